@@ -1,0 +1,16 @@
+//! Numbers only: thread pool, SIMD matmul, attention, norms, convolution, FFT.
+//!
+//! **One reduction order.** Every output element of [`Matrix::matmul`] is one chain of fused
+//! multiply-adds over the input dimension, in order, starting from the bias (or zero). The
+//! scalar and SIMD kernels, one token or many, one thread or many, all compute exactly that
+//! chain, so a row's result never depends on what is computed beside it.
+
+pub mod attention;
+pub mod conv;
+pub mod fft;
+pub mod matrix;
+pub mod ops;
+pub mod pool;
+
+pub use matrix::{Matrix, Storage};
+pub use pool::Pool;

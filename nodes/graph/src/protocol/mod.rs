@@ -1,0 +1,3 @@
+//! Request and reply types of model actors: where siblings meet without knowing each other.
+
+pub mod speech;
