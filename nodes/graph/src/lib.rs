@@ -12,6 +12,7 @@ pub mod item;
 pub mod model;
 pub mod node;
 pub mod payload;
+pub mod plan;
 pub mod protocol;
 pub mod registry;
 pub mod time;

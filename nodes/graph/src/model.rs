@@ -98,12 +98,50 @@ impl<M: Model> Job<'_, M> {
     }
 }
 
+/// A model kind with its types erased, as registry, loader and runtime hold it.
+pub trait AnyModelKind: Send + Sync {
+    /// [`Model::KIND`].
+    fn kind(&self) -> &'static str;
+    /// [`Model::ABOUT`].
+    fn about(&self) -> &'static str;
+    /// [`Protocol::NAME`] of its protocol.
+    fn protocol(&self) -> &'static str;
+    /// JSON schema of its options.
+    fn schema(&self) -> schemars::Schema;
+    /// [`Model::identity`] of these options.
+    fn identity(&self, options: &serde_json::Value) -> Result<String>;
+    // The runtime adds: load these options into a running actor behind a type-erased handle.
+}
+
+/// The place where a loaded model will be: made by the loader for every `[models.NAME]`,
+/// filled by the runtime in `prepare`.
+pub struct ModelSlot {
+    /// Name in the graph.
+    pub name: std::sync::Arc<str>,
+    /// Its kind.
+    pub kind: std::sync::Arc<dyn AnyModelKind>,
+    // The runtime adds: the handle of the running actor.
+}
+
 /// A model named by a node, not yet loaded.
 pub struct ModelRef<P: Protocol> {
     _p: PhantomData<P>,
 }
 
 impl<P: Protocol> ModelRef<P> {
+    /// Checks that the slot's model speaks `P`.
+    pub(crate) fn from_slot(slot: std::sync::Arc<ModelSlot>, node: &str) -> Result<Self> {
+        if slot.kind.protocol() != P::NAME {
+            return Err(Error::msg(format_args!(
+                "node `{node}` needs a model that speaks `{}`, but `[models.{}]` is a `{}`, which speaks `{}`",
+                P::NAME,
+                slot.name,
+                slot.kind.kind(),
+                slot.kind.protocol()
+            )));
+        }
+        Ok(Self { _p: PhantomData })
+    }
     /// Opens a session; the model is loaded by now.
     pub fn open(&self, _open: P::Open) -> Result<Session<P>> {
         todo!()

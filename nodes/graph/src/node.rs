@@ -34,55 +34,131 @@ pub trait Node: Send + Sized + 'static {
     fn run(&mut self, io: &Io) -> Result<()>;
 }
 
-/// What a node declares about itself in [`Node::new`].
+/// One declared port.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PortDecl {
+    /// Name.
+    pub name: &'static str,
+    /// Type with what is accepted or offered.
+    pub ty: PortType,
+    /// An input that may stay unconnected.
+    pub optional: bool,
+    /// An output that takes its open parameters from this input.
+    pub like: Option<&'static str>,
+}
+
+/// What a node declared in [`Node::new`].
+#[derive(Debug, Clone, Default)]
+pub struct Declared {
+    /// Inputs in order.
+    pub inputs: Vec<PortDecl>,
+    /// Outputs in order.
+    pub outputs: Vec<PortDecl>,
+    /// Protocol name of the model it needs, if any.
+    pub protocol: Option<&'static str>,
+    /// Files it writes.
+    pub writes: Vec<PathBuf>,
+    /// Latency it adds, least and most.
+    pub latency: (Span, Span),
+    /// Bytes it may hold beside its edges (`None`: did not say).
+    pub memory: Option<u64>,
+    /// It can be a member of a cancel scope.
+    pub cancellable: bool,
+    /// It cannot follow a change of form mid-stream.
+    pub fixed_caps: bool,
+    /// Its default for `on_item_error` is `skip`.
+    pub skips_item_errors: bool,
+}
+
+/// Collects what a node declares about itself in [`Node::new`].
 pub struct Setup {
-    // runtime fields
+    name: Arc<str>,
+    model: Option<Arc<crate::model::ModelSlot>>,
+    declared: Declared,
 }
 
 impl Setup {
+    /// For the loader: a setup for the node `name`, whose `model` key names `model`.
+    pub fn new(name: Arc<str>, model: Option<Arc<crate::model::ModelSlot>>) -> Self {
+        Self { name, model, declared: Declared::default() }
+    }
+    /// For the loader: what was declared.
+    pub fn into_declared(self) -> Declared {
+        self.declared
+    }
     /// Name of the node in its graph.
     pub fn name(&self) -> &str {
-        todo!()
+        &self.name
     }
     /// An input port that must be connected.
-    pub fn input(&mut self, _name: &'static str, _ty: PortType) {
-        todo!()
+    pub fn input(&mut self, name: &'static str, ty: PortType) {
+        self.declared.inputs.push(PortDecl { name, ty, optional: false, like: None });
     }
     /// An input port that may stay unconnected.
-    pub fn optional_input(&mut self, _name: &'static str, _ty: PortType) {
-        todo!()
+    pub fn optional_input(&mut self, name: &'static str, ty: PortType) {
+        self.declared.inputs.push(PortDecl { name, ty, optional: true, like: None });
     }
     /// An output port.
-    pub fn output(&mut self, _name: &'static str, _ty: PortType) {
-        todo!()
+    pub fn output(&mut self, name: &'static str, ty: PortType) {
+        self.declared.outputs.push(PortDecl { name, ty, optional: false, like: None });
     }
     /// An output whose audio parameters are those of an input where `ty` says `Any`.
-    pub fn output_like(&mut self, _name: &'static str, _ty: PortType, _input: &'static str) {
-        todo!()
+    pub fn output_like(&mut self, name: &'static str, ty: PortType, input: &'static str) {
+        self.declared.outputs.push(PortDecl { name, ty, optional: false, like: Some(input) });
     }
     /// The model named by the node's `model` key, speaking protocol `P`. Nothing is loaded yet.
+    /// Error when the node has no `model` key or the model speaks another protocol.
     pub fn model<P: Protocol>(&mut self) -> Result<ModelRef<P>> {
-        todo!()
+        self.declared.protocol = Some(P::NAME);
+        let Some(slot) = &self.model else {
+            return Err(Error::msg(format_args!(
+                "node `{}` needs a model that speaks `{}`: add `model = \"NAME\"` and a `[models.NAME]` table",
+                self.name,
+                P::NAME
+            )));
+        };
+        ModelRef::from_slot(slot.clone(), &self.name)
     }
     /// A file this node will write ("-" is standard output): two writers of one file are an error.
-    pub fn writes(&mut self, _path: PathBuf) {
-        todo!()
+    pub fn writes(&mut self, path: PathBuf) {
+        self.declared.writes.push(path);
     }
     /// Latency this node adds, least and most.
-    pub fn latency(&mut self, _min: Span, _max: Span) {
-        todo!()
+    pub fn latency(&mut self, min: Span, max: Span) {
+        self.declared.latency = (min, max);
     }
     /// Memory the node may hold beside its edges, bytes.
-    pub fn memory(&mut self, _bytes: u64) {
-        todo!()
+    pub fn memory(&mut self, bytes: u64) {
+        self.declared.memory = Some(bytes);
     }
-    /// The node polls [`Io::cancelled`] often enough to be a member of a cancel scope.
+    /// The node polls [`Io::check`] often enough to be a member of a cancel scope.
     pub fn cancellable(&mut self) {
-        todo!()
+        self.declared.cancellable = true;
     }
     /// The node cannot follow a change of audio form: a converter goes in front.
     pub fn fixed_caps(&mut self) {
-        todo!()
+        self.declared.fixed_caps = true;
+    }
+    /// Without `on_item_error` in the graph file, a failed item is a counted gap.
+    pub fn skips_item_errors(&mut self) {
+        self.declared.skips_item_errors = true;
+    }
+}
+
+/// A node of any kind, as the runtime holds it.
+pub trait DynNode: Send {
+    /// [`Node::prepare`].
+    fn prepare(&mut self, prepare: &Prepare) -> Result<()>;
+    /// [`Node::run`].
+    fn run(&mut self, io: &Io) -> Result<()>;
+}
+
+impl<N: Node> DynNode for N {
+    fn prepare(&mut self, prepare: &Prepare) -> Result<()> {
+        Node::prepare(self, prepare)
+    }
+    fn run(&mut self, io: &Io) -> Result<()> {
+        Node::run(self, io)
     }
 }
 
