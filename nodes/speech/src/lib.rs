@@ -1,1 +1,4 @@
-//! x
+//! Speech on our kernels: voice activity (Silero) and Whisper, as model actors and nodes.
+
+pub mod vad;
+pub mod whisper;

@@ -1,0 +1,1 @@
+//! Voice activity detection with Silero's 16 kHz network.
