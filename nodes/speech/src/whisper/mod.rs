@@ -8,6 +8,7 @@ pub mod config;
 pub mod decoder;
 pub mod encoder;
 pub mod features;
+pub mod load;
 pub mod model;
 
 pub use config::{Config, Language, SpecialIds};
