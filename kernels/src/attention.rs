@@ -10,7 +10,6 @@ pub fn full(pool: &Pool, q: &[f32], k: &[f32], v: &[f32], heads: usize, head_dim
 
 /// Keys and values of one attention layer of one stream, growing by rows (self-attention)
 /// or filled once (cross-attention). Layout is the kernel's own.
-#[derive(Clone)]
 pub struct Kv {
     heads: usize,
     head_dim: usize,

@@ -6,5 +6,5 @@
 pub mod segments;
 pub mod silero;
 
-pub use segments::{SegmentSettings, Segmenter};
+pub use segments::{Boundary, SegmentSettings, Segmenter};
 pub use silero::{CHUNK, Silero, State};
