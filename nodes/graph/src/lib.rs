@@ -11,6 +11,8 @@ pub mod error;
 pub mod item;
 pub mod model;
 pub mod node;
+#[cfg(feature = "oxideav")]
+pub mod oxideav;
 pub mod payload;
 pub mod plan;
 pub mod protocol;
