@@ -13,7 +13,7 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 
 use crate::reader::oxide_context;
-use crate::track::{Coded, Engine};
+use crate::track::{Coded, Engine, Ticks};
 
 /// A packet that could not be decoded.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Decoder {
     /// [`Damage`] when the packet makes no sense; the decoder goes on with the next.
     pub fn decode(&mut self, packet: &Packet, dur: Nanos) -> Result<Vec<Audio>, Damage> {
         let mut sound = Vec::new();
-        let result = catch_unwind(AssertUnwindSafe(|| feed(&mut self.inner, &self.coded, packet, &mut sound)));
+        let result = catch_unwind(AssertUnwindSafe(|| feed(&mut self.inner, &self.coded, packet, dur, &mut sound)));
         let result = result.unwrap_or_else(|_| {
             // Whatever state it was in, it is not to be trusted any more.
             if let Ok(fresh) = make(&self.coded) {
@@ -283,7 +283,7 @@ fn make_opus(coded: &Coded) -> Result<Inner, String> {
     Ok(Inner::Opus { decoder, channels, gain, pcm: vec![0.0; 5760 * usize::from(channels)] })
 }
 
-fn feed(inner: &mut Inner, coded: &Coded, packet: &Packet, sound: &mut Vec<Audio>) -> Result<(), String> {
+fn feed(inner: &mut Inner, coded: &Coded, packet: &Packet, dur: Nanos, sound: &mut Vec<Audio>) -> Result<(), String> {
     match inner {
         Inner::OxideAv(decoder) => {
             let base = oxideav_core::TimeBase::new(1, i64::from(packet.stream.rate.max(1)));
@@ -292,8 +292,10 @@ fn feed(inner: &mut Inner, coded: &Coded, packet: &Packet, sound: &mut Vec<Audio
             drain(decoder.as_mut(), coded, sound)
         }
         Inner::Symphonia(decoder) => {
-            let coded_packet =
-                PacketRef::new(0, Timestamp::new(packet.ts.unwrap_or(0)), Duration::new(0), &packet.data);
+            // Block codecs (ADPCM) count blocks by the packet's length in samples.
+            let frames = u64::try_from(dur).map_or(0, |ns| Ticks::new(ns, 1_000_000_000).frames(packet.stream.rate));
+            let stamp = Timestamp::new(packet.ts.unwrap_or(0));
+            let coded_packet = PacketRef::new(0, stamp, Duration::new(frames), &packet.data);
             let buffer = decoder.decode_ref(&coded_packet).map_err(|e| e.to_string())?;
             let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
             let Ok(channels) = u16::try_from(channels) else { return Err(format!("{channels} channels")) };

@@ -350,7 +350,12 @@ fn open_oxide(mut file: File, name: &str, container: Container, wanted: usize) -
         Some(stream) => (*stream).clone(),
         None => return Err(no_track(name, audio.len(), streams.len() - audio.len(), wanted)),
     };
-    let codec = stream.params.codec_id.as_str().to_string();
+    let mut stream = stream;
+    let codec = plain_name(stream.params.codec_id.as_str());
+    stream.params.codec_id = CodecId::new(codec.clone());
+    if codec == "flac" {
+        stream.params.extradata = flac_headers(&stream.params.extradata);
+    }
     let engine = match codec.as_str() {
         "opus" => Engine::Opus,
         c if symphonia_codec(c).is_some_and(|_| !c.starts_with("adpcm")) => Engine::Symphonia,
@@ -401,6 +406,39 @@ fn open_oxide(mut file: File, name: &str, container: Container, wanted: usize) -
     };
     let coded = Coded { file: name.into(), codec, engine, oxide: stream.params, symphonia, skip, keep, start: 0 };
     Ok(reader(demux, stream.index, coded, container, framer, total.filter(|s| s.is_finite() && *s > 0.0)))
+}
+
+/// The codec behind a demuxer's own name: AVI's tags of WAVEFORMATEX have no other.
+fn plain_name(codec: &str) -> String {
+    let tag = codec.strip_prefix("avi:tag_").and_then(|hex| u16::from_str_radix(hex, 16).ok());
+    match tag {
+        Some(0x0002) => "adpcm_ms",
+        Some(0x0006) => "pcm_alaw",
+        Some(0x0007) => "pcm_mulaw",
+        Some(0x0011) => "adpcm_ima_wav",
+        Some(0x0050) => "mp2",
+        Some(0x0055) => "mp3",
+        Some(0x00ff | 0x1600 | 0x706d) => "aac",
+        Some(0x0160..=0x0163) => "wma",
+        Some(0x2000) => "ac3",
+        Some(0x2001) => "dts",
+        _ => codec,
+    }
+    .to_string()
+}
+
+/// FLAC's stream information as the decoder wants it, a metadata block: MP4 has it bare, Ogg
+/// behind its own header.
+fn flac_headers(extradata: &[u8]) -> Vec<u8> {
+    let bare = |info: &[u8]| [&[0x80, 0, 0, 34][..], info].concat();
+    if extradata.len() == 34 {
+        return bare(extradata);
+    }
+    let magic = extradata.windows(4).take(64).position(|w| w == b"fLaC");
+    match magic.and_then(|at| extradata.get(at + 8..at + 42)) {
+        Some(info) => bare(info),
+        None => extradata.to_vec(),
+    }
 }
 
 /// Samples at 48 kHz to drop from the start, from an `OpusHead` (RFC 7845, 5.1).
@@ -485,7 +523,7 @@ fn open_symphonia(mut file: File, name: &str, container: Container, wanted: usiz
     let mut oxide = CodecParameters::audio(CodecId::new(codec.clone()));
     oxide.sample_rate = params.sample_rate;
     oxide.channels = params.channels.as_ref().and_then(|c| u16::try_from(c.count()).ok());
-    oxide.extradata = extradata;
+    oxide.extradata = if codec == "flac" { flac_headers(&extradata) } else { extradata };
     let (mut skip, mut keep, mut start) = (Ticks::default(), None, 0);
     let rate = params.sample_rate.unwrap_or(0);
     if let Some(edit) = edits.iter().find(|e| e.track == track.id) {
