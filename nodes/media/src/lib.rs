@@ -9,6 +9,7 @@ mod decoder;
 mod load;
 mod mp4_edits;
 mod mpeg;
+mod nodes;
 mod reader;
 pub mod resample;
 mod sniff;
@@ -17,6 +18,10 @@ mod track;
 
 pub use decoder::{Damage, Decoder};
 pub use load::{Loaded, load_audio, load_mono_16k, load_uri_mono_16k};
+pub use nodes::{
+    AudioDecode, AudioDecodeOptions, AudioResample, AudioResampleOptions, CaptionWrite, CaptionWriteOptions, MediaRead,
+    MediaReadOptions, register,
+};
 pub use reader::{Demuxed, Reader};
 pub use sniff::SUPPORTED;
 pub use source::{STDIN_LIMIT, Source};

@@ -124,6 +124,12 @@ impl Resampler {
         self.given
     }
 
+    /// Counts frames that the caller passes on itself, because input and output have one form.
+    pub(crate) fn push_count(&mut self, frames: u64) {
+        self.taken += frames;
+        self.given += frames;
+    }
+
     /// Seconds of input the output lags behind.
     pub fn delay(&self) -> f64 {
         self.filter.as_ref().map_or(0.0, |f| f.taps as f64 / 2.0 / f64::from(self.input.0))
