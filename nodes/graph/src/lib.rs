@@ -19,6 +19,8 @@ pub mod item;
 pub mod link;
 pub mod model;
 pub mod node;
+#[cfg(feature = "oxideav")]
+pub mod oxideav;
 pub mod payload;
 pub mod plan;
 pub mod protocol;

@@ -170,6 +170,10 @@ pub struct Update {
     pub no_speech_prob: Option<f32>,
     /// Token ids behind the text.
     pub tokens: Vec<u32>,
+    /// Temperature it was decoded at, when known.
+    pub temperature: Option<f32>,
+    /// Compression ratio of its window's text, when known.
+    pub compression_ratio: Option<f32>,
 }
 
 /// A revision, shared.
