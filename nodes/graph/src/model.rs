@@ -301,8 +301,16 @@ pub struct Call<'a, P: Protocol> {
 impl<P: Protocol> Call<'_, P> {
     /// Gives the request up; replies already made still come.
     pub fn cancel(&self) {
-        self.replies.cancelled.store(true, SeqCst);
-        self.session.handle.shared.nudge();
+        self.canceller()();
+    }
+
+    /// The same as a function for other threads; after the request's end it does nothing.
+    pub fn canceller(&self) -> impl Fn() + Send + 'static {
+        let (replies, shared) = (self.replies.clone(), self.session.handle.shared.clone());
+        move || {
+            replies.cancelled.store(true, SeqCst);
+            shared.nudge();
+        }
     }
 }
 
