@@ -3,8 +3,8 @@
 //! [`config`] is what a checkpoint says about itself, [`features`] turns samples into log-mel
 //! frames, [`model`] is the mathematics. [`transcription`] is the procedure on top: a resumable state
 //! machine that says what it wants from the model ([`decode`], [`beam`]: one window; [`longform`]: the
-//! moving window; [`batch`]: windows side by side; [`words`]: word times). Everything here is plain synchronous code without graph
-//! types, testable alone.
+//! moving window; [`batch`]: windows side by side; [`words`]: word times). Everything here is plain
+//! synchronous code without graph types, testable alone.
 
 pub mod align;
 pub mod batch;
@@ -16,6 +16,7 @@ pub mod encoder;
 pub mod fallback;
 pub mod features;
 pub mod language;
+pub mod load;
 pub mod longform;
 pub mod model;
 pub mod rules;
