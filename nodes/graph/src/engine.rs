@@ -580,8 +580,16 @@ impl Engine {
                     st = st.give_way(me, Want::Input(port));
                 }
                 Select::Take(l) => {
-                    let Some(item) = st.links[l].pop() else { continue };
+                    let Some(mut item) = st.links[l].pop() else { continue };
                     st.nodes[me].ops += 1;
+                    let joined = &info.inputs[self.edges[l].to.1];
+                    if joined.len() > 1 && matches!(item, Item::Gap(_) | Item::Mark(Mark::Bound(_))) {
+                        // Time without data on one of several edges is none for the port: only
+                        // how far all of them have come is.
+                        let open = joined.iter().filter(|&&j| st.links[j].end().is_none());
+                        let bound = open.map(|&j| st.links[j].bound()).min().unwrap_or(Nanos::MIN);
+                        item = Item::Mark(Mark::Bound(bound));
+                    }
                     if let Item::Data(header, _) = &item {
                         st.nodes[me].last = Some(*header);
                         st.nodes[me].items_in += 1;
