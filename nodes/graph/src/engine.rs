@@ -55,6 +55,8 @@ pub(crate) struct EdgeInfo {
     pub name: String,
     /// The sender's scope: its epoch decides what is stale.
     pub scope: Option<usize>,
+    /// It closes a cycle: it does not keep its consumer alive.
+    pub feedback: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -602,6 +604,7 @@ impl Engine {
                     st.room(l);
                     return Ok(Taken::Item(self.edges[l].to.1, item));
                 }
+                Select::Wait if self.only_feedback(&st, me, order) => return Ok(Taken::Ended),
                 Select::Wait if poll => {
                     if polled || !self.clock.is_virtual() {
                         return Ok(Taken::Nothing);
@@ -612,6 +615,16 @@ impl Engine {
                 Select::Wait => st = st.suspend(me, Status::Waiting, Want::Input(port), None),
             }
         }
+    }
+
+    /// Does the node wait on nothing but feedback, after its real inputs have ended? Then what it
+    /// waits for would come only from what it sends itself.
+    fn only_feedback(&self, st: &State, me: usize, order: &[usize]) -> bool {
+        let open = |l: &usize| st.links[*l].end().is_none();
+        let mut real = self.nodes[me].all_inputs.iter().filter(|&&l| !self.edges[l].feedback).peekable();
+        order.iter().filter(|l| open(l)).all(|&l| self.edges[l].feedback && st.links[l].is_empty())
+            && real.peek().is_some()
+            && !real.any(open)
     }
 
     /// Sends an item to every edge of an output port.

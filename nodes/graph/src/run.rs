@@ -307,6 +307,7 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
             to: edge.to,
             name: format!("{}.{from_port} → {}.{to_port}", from.name, to.name),
             scope: from.scope,
+            feedback: edge.feedback,
         });
     }
     let clock = crate::clock::clock(plan.clock);
