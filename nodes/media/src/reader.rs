@@ -371,6 +371,13 @@ fn open_oxide(mut file: File, name: &str, container: Container, wanted: usize) -
             keep =
                 duration.and_then(|us| u64::try_from(us).ok()).filter(|&us| us > 0).map(|us| Ticks::new(us, 1_000_000));
         }
+        // FLAC's stream information counts samples.
+        (Container::Flac, _) => {
+            keep = stream.duration.and_then(|n| u64::try_from(n).ok()).filter(|&n| n > 0 && rate > 0).and_then(|n| {
+                let base = stream.time_base.as_rational();
+                (base.num == 1 && base.den == i64::from(rate)).then(|| Ticks::new(n, u64::from(rate)))
+            });
+        }
         (Container::Matroska, Demux::Mkv(d)) => {
             let delay = d.track_codec_timing(stream.index).map_or(0, |t| t.codec_delay());
             skip = Ticks::new(delay, 1_000_000_000);
