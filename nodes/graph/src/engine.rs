@@ -235,7 +235,7 @@ enum Select {
 /// The link to take from: smallest media time, then order; an empty open link holds back
 /// whatever its next item could still come before.
 fn select(links: &[Link], order: &[usize]) -> Select {
-    let mut best: Option<(Nanos, usize, usize)> = None;
+    let mut best: Option<((Nanos, u64), usize, usize)> = None;
     let mut open = false;
     for (rank, &l) in order.iter().enumerate() {
         let link = &links[l];
@@ -243,16 +243,16 @@ fn select(links: &[Link], order: &[usize]) -> Select {
             continue;
         }
         open = true;
-        if let Some(time) = link.head_time()
-            && best.is_none_or(|(t, ..)| time < t)
+        if let Some(key) = link.head_key()
+            && best.is_none_or(|(least, ..)| key < least)
         {
-            best = Some((time, rank, l));
+            best = Some((key, rank, l));
         }
     }
-    let Some((time, rank, l)) = best else { return if open { Select::Wait } else { Select::Ended } };
+    let Some((key, rank, l)) = best else { return if open { Select::Wait } else { Select::Ended } };
     let held = order.iter().enumerate().any(|(other, &o)| {
         let link = &links[o];
-        link.end().is_none() && link.is_empty() && (link.bound() < time || (link.bound() == time && other < rank))
+        link.end().is_none() && link.is_empty() && (link.next_key(), other) < (key, rank)
     });
     if held { Select::Wait } else { Select::Take(l) }
 }

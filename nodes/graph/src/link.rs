@@ -107,8 +107,9 @@ pub struct Link {
     time: i128,
     bytes: u64,
     counts: Counts,
-    /// Media time that nothing to come lies before.
+    /// Media time that nothing to come lies before, and how many items were taken at it.
     bound: Nanos,
+    at_bound: u64,
     closed: bool,
     sealed: bool,
     end: Option<EosReason>,
@@ -129,6 +130,7 @@ impl Link {
             bytes: 0,
             counts: Counts::default(),
             bound: Nanos::MIN,
+            at_bound: 0,
             closed: false,
             sealed: false,
             end: None,
@@ -374,24 +376,49 @@ impl Link {
         true
     }
 
-    /// Drops stale data at the head. `epoch`: the current one of the sender's scope.
+    /// Drops stale data at the head; one gap takes its place, so that joins need not wait for
+    /// time that was cancelled. `epoch`: the current one of the sender's scope.
     /// Returns whether anything was dropped.
     pub fn settle(&mut self, epoch: Option<u32>) -> bool {
         let Some(epoch) = epoch else { return false };
-        let mut any = false;
+        let mut gap: Option<Gap> = None;
         while let Some(Entry { item: Item::Data(header, _), .. }) = self.queue.front() {
             if header.epoch == epoch || header.flags & Header::STICKY != 0 {
                 break;
             }
-            self.remove_data(0, DropReason::Stale);
-            any = true;
+            let Some(header) = self.remove_data(0, DropReason::Stale) else { break };
+            let lost = lost(&header);
+            gap = Some(gap.map_or(lost, |g| Gap { to: g.to.max(lost.to), ..g }));
         }
-        any
+        let Some(gap) = gap else { return false };
+        self.slots += u64::from(self.full == Full::Block);
+        self.queue.push_front(Entry { item: Item::Gap(gap), bytes: 0 });
+        true
     }
 
     /// Media time of the head: its own, or for marks without time that of what came before.
     pub fn head_time(&self) -> Option<Nanos> {
         self.queue.front().map(|entry| entry.item.time().unwrap_or(self.bound).max(self.bound))
+    }
+
+    /// Where a join sorts the head: by media time, then by how many items of this link came at
+    /// the same time. (Without the count, a join of two paths from one fork would wait for more
+    /// of the first path while the fork waits for room on the second.)
+    pub fn head_key(&self) -> Option<(Nanos, u64)> {
+        self.head_time().map(|time| (time, if time == self.bound { self.at_bound } else { 0 }))
+    }
+
+    /// The smallest key that the next item can have.
+    pub fn next_key(&self) -> (Nanos, u64) {
+        (self.bound, self.at_bound)
+    }
+
+    fn advance(&mut self, to: Nanos, item: bool) {
+        if to > self.bound {
+            self.bound = to;
+            self.at_bound = 0;
+        }
+        self.at_bound += u64::from(item);
     }
 
     /// Takes the head (call [`Link::settle`] first).
@@ -401,21 +428,22 @@ impl Link {
             Item::Data(header, _) => {
                 self.account_out(header, entry.bytes);
                 self.counts.received += 1;
-                self.bound = self.bound.max(header.pts);
+                self.advance(header.pts, true);
             }
             Item::Gap(gap) => {
                 if self.full == Full::Block {
                     self.slots -= 1;
                 }
                 self.counts.gaps += 1;
-                self.bound = self.bound.max(gap.to);
+                let empty = gap.to <= self.bound.max(gap.from);
+                self.advance(gap.to.max(gap.from), empty);
             }
             Item::Mark(mark) => {
                 self.counts.marks += 1;
                 match mark {
-                    Mark::Bound(at) => self.bound = self.bound.max(*at),
+                    Mark::Bound(at) => self.advance(*at, false),
                     // A seek or restart may start earlier.
-                    Mark::Flush(_) => self.bound = Nanos::MIN,
+                    Mark::Flush(_) => (self.bound, self.at_bound) = (Nanos::MIN, 0),
                     Mark::Eos(reason) => self.end = Some(reason.clone()),
                     _ => {}
                 }
@@ -455,4 +483,159 @@ fn key(payload: &Payload) -> Option<u64> {
 
 fn lost(header: &Header) -> Gap {
     Gap { from: header.pts, to: header.pts.saturating_add(header.dur.max(0)), reason: GapReason::Dropped }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::payload::{Text, Transcript, Update};
+    use std::sync::Arc;
+
+    fn text(pts: Nanos) -> Item {
+        Item::data(pts, 1, Text { text: "four".into(), delta: false })
+    }
+
+    fn update(pts: Nanos, segment: u64, is_final: bool) -> Item {
+        Item::data(pts, 0, Transcript(Arc::new(Update { segment, is_final, ..Update::default() })))
+    }
+
+    fn items(n: u64, full: Full) -> Link {
+        Link::new(Cap { items: Some(n), ..Cap::default() }, full)
+    }
+
+    fn drain(link: &mut Link) -> Vec<String> {
+        std::iter::from_fn(|| link.pop())
+            .map(|item| match item {
+                Item::Data(h, _) => format!("{}", h.pts),
+                Item::Gap(g) => format!("{}..{}", g.from, g.to),
+                Item::Mark(m) => format!("{m:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn block_gives_the_item_back_and_loses_nothing() {
+        let mut link = items(2, Full::Block);
+        assert!(matches!(link.push(text(0)), Push::Done));
+        assert!(matches!(link.push(text(1)), Push::Done));
+        let Push::Full(back) = link.push(text(2)) else { panic!("must be full") };
+        assert!(matches!(link.push(Item::Mark(Mark::SegmentStart(1))), Push::Done), "marks have room");
+        link.pop();
+        assert!(matches!(link.push(back), Push::Done));
+        assert_eq!(drain(&mut link), ["1", "SegmentStart(1)", "2"]);
+        assert_eq!((link.counts().sent, link.counts().received), (3, 3));
+    }
+
+    #[test]
+    fn each_limit_holds_and_an_oversized_item_passes_alone() {
+        let cap = |time: Option<u64>, bytes| Cap { items: None, time: time.map(|n| crate::Span(std::time::Duration::from_nanos(n))), bytes };
+        for (cap, fit) in [(cap(Some(3), None), 3), (cap(None, Some(9)), 2), (cap(Some(3), Some(5)), 1), (cap(Some(0), Some(0)), 1)] {
+            let mut link = Link::new(cap, Full::Block);
+            let taken = (0..10).take_while(|&i| matches!(link.push(text(i)), Push::Done)).count();
+            assert_eq!(taken, fit, "{cap:?}");
+        }
+    }
+
+    #[test]
+    fn drop_oldest_leaves_one_merged_gap_and_every_mark() {
+        let mut link = items(2, Full::DropOldest);
+        for i in 0..3 {
+            link.push(text(i));
+        }
+        link.push(Item::Mark(Mark::SegmentStart(9)));
+        for i in 3..6 {
+            link.push(text(i));
+        }
+        assert!(link.counts().conserved(link.queued()));
+        assert_eq!(link.counts().dropped[DropReason::Evicted as usize], 4);
+        assert_eq!(drain(&mut link), ["0..3", "SegmentStart(9)", "3..4", "4", "5"]);
+    }
+
+    #[test]
+    fn drop_newest_refuses_with_one_gap() {
+        let mut link = items(1, Full::DropNewest);
+        for i in 0..4 {
+            link.push(text(i));
+        }
+        assert_eq!(drain(&mut link), ["0", "1..4"]);
+        assert_eq!(link.counts().dropped[DropReason::Refused as usize], 3);
+    }
+
+    #[test]
+    fn latest_replaces_by_segment_but_never_a_final() {
+        let mut link = items(3, Full::Latest);
+        for (pts, segment, last) in [(0, 1, false), (1, 2, false), (2, 1, false), (3, 1, true)] {
+            assert!(matches!(link.push(update(pts, segment, last)), Push::Done));
+        }
+        // 3 is final: another revision of segment 1 does not replace it.
+        assert!(matches!(link.push(update(4, 1, false)), Push::Done));
+        assert!(matches!(link.push(update(5, 7, true)), Push::Full(_)), "finals wait for room");
+        assert_eq!(drain(&mut link), ["1", "3", "4"]);
+        assert!(link.counts().conserved(0));
+    }
+
+    #[test]
+    fn fail_overflows() {
+        let mut link = items(1, Full::Fail);
+        link.push(text(0));
+        assert!(matches!(link.push(text(1)), Push::Overflow));
+    }
+
+    #[test]
+    fn stale_data_goes_but_sticky_data_and_marks_stay() {
+        let mut link = items(8, Full::Block);
+        let Item::Data(mut header, payload) = text(2) else { unreachable!() };
+        header.flags = Header::STICKY;
+        link.push(text(0));
+        link.push(text(1));
+        link.push(Item::Data(header, payload));
+        link.push(Item::Mark(Mark::SegmentStart(1)));
+        link.push(text(3));
+        assert!(link.settle(Some(1)));
+        let mut seen = Vec::new();
+        while !link.is_empty() {
+            link.settle(Some(1));
+            seen.extend(link.pop().map(|i| match i {
+                Item::Data(h, _) => h.pts.to_string(),
+                Item::Gap(g) => format!("{}..{}", g.from, g.to),
+                Item::Mark(m) => format!("{m:?}"),
+            }));
+        }
+        assert_eq!(seen, ["0..2", "2", "SegmentStart(1)", "3..4"]);
+        assert_eq!(link.counts().dropped[DropReason::Stale as usize], 3);
+        assert!(link.counts().conserved(0));
+    }
+
+    #[test]
+    fn gaps_and_marks_are_bounded_too() {
+        for full in [Full::Block, Full::DropOldest, Full::DropNewest, Full::Latest] {
+            let mut link = items(4, full);
+            for i in 0..10_000i64 {
+                let reason = if i % 2 == 0 { GapReason::NoSpeech } else { GapReason::Muted };
+                link.push(Item::Gap(Gap { from: 3 * i, to: 3 * i + 1, reason }));
+                link.push(Item::Mark(Mark::SegmentStart(i as u64)));
+            }
+            assert!(link.queue.len() <= 2 * RESERVE + 4, "{full:?}: {}", link.queue.len());
+        }
+    }
+
+    #[test]
+    fn absurd_durations_do_not_overflow() {
+        let mut link = items(8, Full::Block);
+        for _ in 0..4 {
+            link.push(Item::data(Nanos::MAX, Nanos::MAX, Text { text: "x".into(), delta: false }));
+        }
+        assert_eq!(drain(&mut link).len(), 4);
+    }
+
+    #[test]
+    fn closing_counts_the_rest_as_unread() {
+        let mut link = items(8, Full::Block);
+        link.push(text(0));
+        link.push(text(1));
+        link.close();
+        link.push(text(2));
+        assert_eq!(link.counts().dropped[DropReason::Unread as usize], 3);
+        assert!(link.counts().conserved(0));
+    }
 }

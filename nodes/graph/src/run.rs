@@ -545,6 +545,9 @@ impl Graph {
                     if still >= stall {
                         let line = crate::diagnose::stall(&self.engine, st, n, still.as_secs_f64());
                         tracing::warn!("{line}");
+                        if let Some(observer) = &self.engine.observer {
+                            observer(Progress::Note { node: &info.name, sentence: &line });
+                        }
                         if st.notes.len() < 100 {
                             st.notes.push(line);
                         }

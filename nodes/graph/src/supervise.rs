@@ -131,6 +131,11 @@ fn unwind(engine: &Engine, me: usize) -> Option<(EosReason, NodeEnd)> {
         st.close_segments(me, true);
         let epoch = engine.epoch(info.scope).unwrap_or(0);
         info.epoch.store(epoch, SeqCst);
+        // What the node had taken comes to nothing: joins need not wait for it.
+        if let Some(header) = st.nodes[me].last {
+            let bound = Mark::Bound(header.pts.saturating_add(header.dur.max(0)));
+            (0..info.outputs.len()).for_each(|port| st.push_mark(me, port, &bound));
+        }
         // Time may start anew in a new epoch.
         st.nodes[me].outs.iter_mut().for_each(|out| out.last_pts = None);
         return None;

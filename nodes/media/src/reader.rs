@@ -441,6 +441,17 @@ fn flac_headers(extradata: &[u8]) -> Vec<u8> {
     }
 }
 
+/// An `OpusHead` from MP4's `dOps`, whose numbers are the other way round (and which the demuxer
+/// only puts the magic in front of).
+fn opus_head(mut head: Vec<u8>) -> Vec<u8> {
+    if let Some(numbers) = head.get_mut(10..18) {
+        numbers[..2].reverse();
+        numbers[2..6].reverse();
+        numbers[6..].reverse();
+    }
+    head
+}
+
 /// Samples at 48 kHz to drop from the start, from an `OpusHead` (RFC 7845, 5.1).
 fn opus_pre_skip(head: &[u8]) -> u16 {
     match head {
@@ -523,7 +534,11 @@ fn open_symphonia(mut file: File, name: &str, container: Container, wanted: usiz
     let mut oxide = CodecParameters::audio(CodecId::new(codec.clone()));
     oxide.sample_rate = params.sample_rate;
     oxide.channels = params.channels.as_ref().and_then(|c| u16::try_from(c.count()).ok());
-    oxide.extradata = if codec == "flac" { flac_headers(&extradata) } else { extradata };
+    oxide.extradata = match codec.as_str() {
+        "flac" => flac_headers(&extradata),
+        "opus" if container == Container::Mp4 => opus_head(extradata),
+        _ => extradata,
+    };
     let (mut skip, mut keep, mut start) = (Ticks::default(), None, 0);
     let rate = params.sample_rate.unwrap_or(0);
     if let Some(edit) = edits.iter().find(|e| e.track == track.id) {

@@ -9,7 +9,7 @@ use oxiline_kernels::{Matrix, Storage};
 use crate::blob::{Blob, Mode, read_small};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shown};
-use crate::safetensors;
+use crate::{safetensors, torch};
 
 /// Most dimensions a tensor may have (numpy's and torch's own limit).
 pub(crate) const MAX_RANK: usize = 64;
@@ -136,9 +136,11 @@ impl Checkpoint {
             }
             let shard = self.folder.join(file);
             if !shard.is_file() {
-                return Err(
-                    Error::missing(format!("the shard {} is not there; download the model again", shown(file))).at(path)
-                );
+                return Err(Error::missing(format!(
+                    "the shard {} is not there; download the model again",
+                    shown(file)
+                ))
+                .at(path));
             }
             self.add_file(&shard, mode, Some(&weight_map))?;
         }
@@ -289,10 +291,25 @@ impl Checkpoint {
 
 /// Reads whatever format the first bytes show.
 fn sniff(blob: &Blob, path: &Path) -> Result<Vec<(String, Entry)>> {
-    if blob.starts_with(b"GGUF") {
+    let named = |end: &str| path.extension().is_some_and(|e| e == end);
+    if blob.starts_with(b"GGUF") || named("gguf") {
         return Err(Error::unsupported("GGUF files are not supported yet; use the model's safetensors files"));
     }
-    let _ = path;
+    if blob.starts_with(b"version https://git-lfs") {
+        return Err(Error::malformed("a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"));
+    }
+    if named("safetensors") {
+        return safetensors::parse(blob);
+    }
+    if blob.starts_with(torch::ZIP) {
+        return torch::parse_zip(blob);
+    }
+    if blob.starts_with(torch::PICKLE) {
+        return torch::parse_legacy(blob);
+    }
+    if ["bin", "pt", "pth", "ckpt", "pkl"].into_iter().any(named) {
+        return Err(Error::malformed("neither a zip archive nor a pickle of torch.save; download it again"));
+    }
     safetensors::parse(blob)
 }
 

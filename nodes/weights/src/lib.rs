@@ -10,6 +10,7 @@ mod dtype;
 mod error;
 mod safetensors;
 mod tokenizer;
+mod torch;
 
 pub use blob::Mode;
 pub use checkpoint::{Checkpoint, TensorInfo};
