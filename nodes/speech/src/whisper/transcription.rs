@@ -323,7 +323,7 @@ impl<S: Lane> Transcription<S> {
         }
     }
 
-    /// The windows to encode, `[bins, 3000]` each.
+    /// The windows to encode, `[3000, bins]` each.
     pub fn windows(&self) -> Vec<Vec<f32>> {
         if let Tongue::Encode { seek } = self.tongue {
             return vec![self.shared.mel.window(seek)];
@@ -488,7 +488,7 @@ impl Model for Whisper {
 
     fn encode(&self, windows: &[&[f32]], cancelled: &dyn Fn() -> bool) -> Result<Vec<Stream>> {
         let encoded = Whisper::encode(self, windows, cancelled)?;
-        Ok(encoded.iter().map(|window| self.start(window)).collect())
+        encoded.iter().map(|window| self.start(window)).collect()
     }
 
     fn feed(&self, asks: Vec<Ask<'_, Stream>>) -> Result<Vec<Vec<f32>>> {
