@@ -9,6 +9,7 @@
 #![allow(clippy::needless_range_loop)]
 
 pub mod attention;
+pub mod bench;
 mod buf;
 pub mod conv;
 pub mod fft;
@@ -16,11 +17,13 @@ mod gemm;
 mod isa;
 mod kv;
 mod lanes;
+pub mod limits;
 mod math;
 pub mod matrix;
 pub mod ops;
 pub mod pool;
 mod q8;
+mod tile;
 
 pub use gemm::Epilogue;
 pub use isa::Isa;

@@ -323,7 +323,7 @@ impl<S: Lane> Transcription<S> {
         }
     }
 
-    /// The windows to encode, `[bins, 3000]` each.
+    /// The windows to encode, `[3000, bins]` each.
     pub fn windows(&self) -> Vec<Vec<f32>> {
         if let Tongue::Encode { seek } = self.tongue {
             return vec![self.shared.mel.window(seek)];
