@@ -10,7 +10,7 @@ mod download;
 mod http;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use cache::{CachedFile, CachedModel, list, remove, show};
@@ -200,6 +200,19 @@ impl Repo {
     fn folder(&self, cache: &Path) -> PathBuf {
         cache.join(format!("models--{}", self.id.replace('/', "--")))
     }
+}
+
+static PROCESS: Mutex<Option<HubOptions>> = Mutex::new(None);
+
+/// Sets what [`process_options`] gives: said once by a program, for every place that names a model.
+pub fn set_process_options(options: HubOptions) {
+    *PROCESS.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
+}
+
+/// The options of this process: those set, else [`HubOptions::from_env`].
+pub fn process_options() -> HubOptions {
+    let set = PROCESS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    set.unwrap_or_else(HubOptions::from_env)
 }
 
 /// The folder of `model`: an existing path itself, else from the caches, else downloaded.
