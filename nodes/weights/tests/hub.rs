@@ -130,7 +130,7 @@ fn weights() -> Vec<u8> {
     let header = r#"{"w":{"dtype":"U8","shape":[300000],"data_offsets":[0,300000]}}"#;
     let mut out = (header.len() as u64).to_le_bytes().to_vec();
     out.extend_from_slice(header.as_bytes());
-    out.extend((0..300_000u32).map(|i| (i * 2_654_435_761 >> 24) as u8));
+    out.extend((0..300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8));
     out
 }
 
