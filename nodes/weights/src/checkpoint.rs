@@ -247,7 +247,11 @@ impl Checkpoint {
         if !flat {
             return Err(self.wrong_shape(name, e, &[out_dim, in_dim]));
         }
-        Ok(Matrix::from_f32(out_dim, in_dim, &self.f32(name)?, storage))
+        Ok(match e.dtype {
+            Dtype::F16 => Matrix::from_f16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
+            Dtype::BF16 => Matrix::from_bf16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
+            _ => Matrix::from_f32(out_dim, in_dim, &self.f32(name)?, storage),
+        })
     }
 
     /// Fails unless tensor `name` has this shape.

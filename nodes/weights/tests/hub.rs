@@ -130,7 +130,7 @@ fn weights() -> Vec<u8> {
     let header = r#"{"w":{"dtype":"U8","shape":[300000],"data_offsets":[0,300000]}}"#;
     let mut out = (header.len() as u64).to_le_bytes().to_vec();
     out.extend_from_slice(header.as_bytes());
-    out.extend((0..300_000u32).map(|i| (i * 2_654_435_761 >> 24) as u8));
+    out.extend((0..300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8));
     out
 }
 
@@ -325,4 +325,20 @@ fn a_silent_server_is_given_up() {
         ..HubOptions::default()
     };
     assert_eq!(hub::resolve("org/name", &o).unwrap_err().kind(), ErrorKind::Network);
+}
+
+/// Writes to `/dev/full` fail as on a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_a_sentence_and_leaves_nothing() {
+    let (server, dir) = (model(), tempfile::tempdir().unwrap());
+    let blobs = dir.path().join("hub/models--org--name/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    let part = blobs.join(format!("{}.incomplete", hex(&weights())));
+    std::os::unix::fs::symlink("/dev/full", &part).unwrap();
+    let error = hub::resolve("org/name", &options(&server, &dir)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    assert!(fs::symlink_metadata(&part).is_err());
+    hub::resolve("org/name", &options(&server, &dir)).unwrap();
 }

@@ -15,11 +15,14 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
 const TWO: &str = r#"{"__metadata__":{"format":"pt"},
     "a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},
     "b":{"dtype":"F16","shape":[2],"data_offsets":[16,20]},
-    "e":{"dtype":"BF16","shape":[0,7],"data_offsets":[20,20]}}"#;
+    "e":{"dtype":"BF16","shape":[0,7],"data_offsets":[20,20]},
+    "h":{"dtype":"F16","shape":[1,2],"data_offsets":[20,24]}}"#;
 
 fn two() -> Vec<u8> {
     let mut data: Vec<u8> = [1.0f32, -2.0, 0.5, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-    data.extend([0x00, 0x3c, 0x00, 0xc0]);
+    for _ in 0..2 {
+        data.extend([0x00, 0x3c, 0x00, 0xc0]);
+    }
     file(TWO, &data)
 }
 
@@ -34,7 +37,7 @@ fn reads_what_is_written() {
     write(dir.path(), "config.json", br#"{"d_model": 384}"#);
     for mode in [Mode::Mmap, Mode::Read] {
         let c = Checkpoint::open(dir.path(), mode).unwrap();
-        assert_eq!(c.names().collect::<Vec<_>>(), ["a", "b", "e"]);
+        assert_eq!(c.names().collect::<Vec<_>>(), ["a", "b", "e", "h"]);
         assert_eq!(c.f32("a").unwrap(), [1.0, -2.0, 0.5, 4.0]);
         assert_eq!(c.f32("b").unwrap(), [1.0, -2.0]);
         assert_eq!(c.bits16("b", Dtype::F16).unwrap(), [0x3c00, 0xc000]);
@@ -51,6 +54,9 @@ fn reads_what_is_written() {
         let mut row = [0.0; 2];
         m.row(1, &mut row);
         assert_eq!(row, [0.5, 4.0]);
+        let m = c.matrix("h", 1, 2, oxiline_kernels::Storage::F16).unwrap();
+        m.row(0, &mut row);
+        assert_eq!(row, [1.0, -2.0]);
     }
 }
 

@@ -43,7 +43,9 @@ impl Answer {
 
 impl<'a> Client<'a> {
     pub fn new(base: &str, token: Option<&'a str>, options: &HubOptions) -> Self {
-        let config = Agent::config_builder()
+        let base = base.trim_end_matches('/').to_string();
+        let host = base.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_string)).unwrap_or_default();
+        let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -53,9 +55,12 @@ impl<'a> Client<'a> {
             .timeout_resolve(Some(options.connect_timeout))
             .timeout_connect(Some(options.connect_timeout))
             .timeout_recv_response(Some(options.read_timeout))
-            .timeout_per_read(Some(options.read_timeout))
-            .build();
-        Self { agent: config.into(), base: base.trim_end_matches('/').into(), token, wait: options.retry_wait }
+            .timeout_per_read(Some(options.read_timeout));
+        // This machine is not reached through a proxy.
+        if host == "localhost" || host.starts_with("127.") || host == "[::1]" {
+            config = config.proxy(None);
+        }
+        Self { agent: config.build().into(), base, token, wait: options.retry_wait }
     }
 
     /// Pauses before repetition number `n`.

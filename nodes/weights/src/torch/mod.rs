@@ -118,14 +118,14 @@ pub(crate) fn parse_legacy(bytes: &[u8]) -> Result<Vec<(String, Entry)>> {
         }
     }
     let mut out = Vec::new();
-    for (name, tensor) in tensors {
+    for (name, tensor) in &tensors {
         let found = spans.get(&tensor.key).filter(|(_, numel)| *numel == tensor.numel);
         // Two tensors that read one storage as different types would make its size ambiguous.
         let same = sizes.get(tensor.key.as_str()).is_some_and(|(_, size)| *size == tensor.dtype.size());
         let (start, _) = *found.filter(|_| same).ok_or_else(|| {
-            Error::malformed(format!("tensor {}: no storage {} as it says", shown(&name), shown(&tensor.key)))
+            Error::malformed(format!("tensor {}: no storage {} as it says", shown(name), shown(&tensor.key)))
         })?;
-        out.push((name.clone(), entry(&name, tensor.clone(), start)?));
+        out.push((name.clone(), entry(name, tensor.clone(), start)?));
     }
     Ok(out)
 }

@@ -529,6 +529,7 @@ fn refused_opcode(op: u8, at: usize) -> Error {
         0x92 => "NEWOBJ_EX",
         0x82..=0x84 => "EXT",
         b'P' => "PERSID",
+        b'S' | b'V' | b'I' | b'L' | b'F' | b'p' | b'g' | b'l' | b'd' => "an opcode of protocol 0",
         0x8f => "EMPTY_SET",
         0x96 => "BYTEARRAY8",
         _ => {
