@@ -212,9 +212,15 @@ impl<W: Elem> Job<'_, W> {
                         convert(isa, from, &mut b[j * BLOCK * N..j * BLOCK * N + k * N]);
                     }
                 }
+                // While the tiles of this panel run, the next one's block comes nearer.
+                let next = &self.panels[((p + count) * self.panel_stride + at * N).min(self.panels.len())..];
+                let next = &next[..(k * N * count).min(next.len())];
+                let slice = next.len().div_ceil(rows.div_ceil(ROWS)).max(1);
+                let mut slices = next.chunks(slice);
                 let mut t = 0;
                 while t < rows {
                     let n = (rows - t).min(ROWS);
+                    prefetch(slices.next().unwrap_or_default());
                     // SAFETY: tokens, panels and scratch as laid out above.
                     unsafe {
                         let y = self.y.add((tokens.start + t) * self.y_stride + p * N);
@@ -299,4 +305,17 @@ impl<W: Elem> Job<'_, W> {
             pool.run(blocks * groups, part);
         }
     }
+}
+
+/// Asks for a slice to be brought into the caches.
+#[inline]
+fn prefetch<T>(slice: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..size_of_val(slice)).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint, inside the slice; part of x86-64's base instructions.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(slice.as_ptr().cast::<i8>().add(at)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = slice;
 }
