@@ -224,6 +224,8 @@ impl<M: Model> Serving<M> {
         let service = began.elapsed();
         let size = batch.len();
         let (mut finished, mut failed) = (0, 0);
+        // Clients are told last: who has an answer finds it in the statistics.
+        let mut answers = Vec::with_capacity(size);
         for (id, result) in results {
             let result = match (&panicked, result) {
                 (Some(text), _) => {
@@ -232,7 +234,7 @@ impl<M: Model> Serving<M> {
                     // Its state may be half changed: the session goes, the others stay.
                     if let Some(seat) = self.seats.remove(&id) {
                         let late = seat.jobs.iter().skip(1).count();
-                        seat.jobs.iter().for_each(|job| job.replies.finish(Err(error.clone())));
+                        answers.extend(seat.jobs.into_iter().map(|job| (job.replies, Err(error.clone()))));
                         self.shared.lock().waiting -= late;
                     }
                     failed += 1;
@@ -244,7 +246,7 @@ impl<M: Model> Serving<M> {
             finished += 1;
             failed += u64::from(matches!(&result, Err(e) if !e.is_cancelled()));
             if let Some(work) = self.seats.get_mut(&id).and_then(|seat| seat.jobs.pop_front()) {
-                work.replies.finish(result);
+                answers.push((work.replies, result));
             }
         }
         self.with_stats(|stats| {
@@ -254,6 +256,9 @@ impl<M: Model> Serving<M> {
             stats.batches[size] += 1;
             stats.classes[class].step(&waits, service, finished, failed);
         });
+        for (replies, result) in answers {
+            replies.finish(result);
+        }
     }
 
     fn with_stats(&self, change: impl FnOnce(&mut ModelStats)) {
