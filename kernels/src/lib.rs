@@ -9,6 +9,7 @@
 #![allow(clippy::needless_range_loop)]
 
 pub mod attention;
+mod backend;
 pub mod bench;
 mod buf;
 pub mod conv;
@@ -25,6 +26,7 @@ pub mod pool;
 mod q8;
 mod tile;
 
+pub use backend::{Backend, Op, Weight};
 pub use gemm::Epilogue;
 pub use isa::Isa;
 pub use matrix::{Matrix, Storage};

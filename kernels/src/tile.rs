@@ -173,7 +173,8 @@ mod x86 {
             wide: [
                 (4, a2::<W, 1, 4>),
                 (2, a2::<W, 2, 2>),
-                (2, a2::<W, 3, 2>),
+                // Two panels more would not fit the registers.
+                (1, a2::<W, 3, 1>),
                 (1, a2::<W, 4, 1>),
                 (1, a2::<W, 5, 1>),
                 (1, a2::<W, 6, 1>),

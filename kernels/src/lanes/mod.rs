@@ -40,7 +40,7 @@ pub(crate) trait Lanes: Copy {
     /// `if self < bound { yes } else { no }`.
     fn select_lt(self, bound: Self, yes: Self, no: Self) -> Self;
     fn abs(self) -> Self;
-    /// `2^self` for whole numbers in `-126..=127`.
+    /// `2^self` for whole numbers in `-126..=127`; 0 for -127.
     fn exp2_whole(self) -> Self;
     /// Sum of the lanes, by halves: `i + (i+8)`, then 4, 2, 1.
     fn sum(self) -> f32;

@@ -591,7 +591,13 @@ impl<M: Model> Serving<M> {
 
     fn step(&mut self, model: &mut M, batch: &[u64]) {
         let began = Instant::now();
-        self.turn += 1;
+        for id in batch {
+            // In the order chosen, so that of equals the one served last time waits longer.
+            self.turn += 1;
+            if let Some(seat) = self.seats.get_mut(id) {
+                seat.served = self.turn;
+            }
+        }
         let mut class = 0;
         let mut waits = Vec::new();
         let mut results: Vec<(u64, Option<Result<()>>)> = batch.iter().map(|&id| (id, None)).collect();
@@ -604,7 +610,6 @@ impl<M: Model> Serving<M> {
                 let Some((_, done)) = results.next_if(|(wanted, _)| wanted == id) else { continue };
                 let Some(work) = seat.jobs.front_mut() else { continue };
                 class = seat.class as usize;
-                seat.served = self.turn;
                 let first = work.started.is_none();
                 if first {
                     work.started = Some(began);

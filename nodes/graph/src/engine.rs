@@ -55,6 +55,8 @@ pub(crate) struct EdgeInfo {
     pub name: String,
     /// The sender's scope: its epoch decides what is stale.
     pub scope: Option<usize>,
+    /// It closes a cycle: it does not keep its consumer alive.
+    pub feedback: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,13 +121,17 @@ pub(crate) struct NodeState {
     pub notes: Vec<String>,
     pub progress: Option<(f64, Option<f64>)>,
     pub waker: Option<Waker>,
+    /// Media time of each input port fed by several edges, as far as the node knows; and whether
+    /// it is to be told how far they have come.
+    pub told: Vec<Nanos>,
+    pub tell: bool,
     pub end: Option<NodeEnd>,
     /// When a running node last did anything, and the count it had (watchdog).
     pub watch: (u64, Option<Instant>),
 }
 
 impl NodeState {
-    pub fn new(outputs: usize) -> Self {
+    pub fn new(inputs: usize, outputs: usize) -> Self {
         Self {
             status: Status::Ready,
             want: Want::Start,
@@ -147,6 +153,8 @@ impl NodeState {
             notes: Vec::new(),
             progress: None,
             waker: None,
+            told: vec![Nanos::MIN; inputs],
+            tell: false,
             end: None,
             watch: (0, None),
         }
@@ -358,9 +366,34 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// A port of several edges that has come further than the node was told, and how far.
+    fn behind(&self, me: usize, port: Option<usize>) -> Option<(usize, Nanos)> {
+        let inputs = &self.engine.nodes[me].inputs;
+        let asked = port.map_or(0..inputs.len(), |p| p..p + 1);
+        asked.filter(|&p| inputs[p].len() > 1).find_map(|p| {
+            let open = inputs[p].iter().map(|&l| &self.links[l]).filter(|link| link.end().is_none());
+            let bound = open.map(|link| link.head_time().unwrap_or(link.bound())).min()?;
+            (bound > self.nodes[me].told[p]).then_some((p, bound))
+        })
+    }
+
     /// Nobody runs. Returns whether somebody became ready.
     fn quiesce(&mut self) -> bool {
         let nodes = 0..self.nodes.len();
+        let telling: Vec<usize> = nodes
+            .clone()
+            .filter(|&n| match self.nodes[n] {
+                NodeState { status: Status::Waiting, want: Want::Input(port), .. } => self.behind(n, port).is_some(),
+                _ => false,
+            })
+            .collect();
+        if !telling.is_empty() {
+            for n in telling {
+                self.nodes[n].tell = true;
+                self.ready(n);
+            }
+            return true;
+        }
         let polling: Vec<usize> = nodes
             .clone()
             .filter(|&n| self.nodes[n].status == Status::Waiting && matches!(self.nodes[n].want, Want::Poll(_)))
@@ -580,8 +613,20 @@ impl Engine {
                     st = st.give_way(me, Want::Input(port));
                 }
                 Select::Take(l) => {
-                    let Some(item) = st.links[l].pop() else { continue };
+                    let Some(mut item) = st.links[l].pop() else { continue };
                     st.nodes[me].ops += 1;
+                    let joined = &info.inputs[self.edges[l].to.1];
+                    if joined.len() > 1 && matches!(item, Item::Gap(_) | Item::Mark(Mark::Bound(_))) {
+                        // Time without data on one of several edges is none for the port: only
+                        // how far all of them have come is.
+                        let open = joined.iter().filter(|&&j| st.links[j].end().is_none());
+                        let bound = open.map(|&j| st.links[j].bound()).min().unwrap_or(Nanos::MIN);
+                        item = Item::Mark(Mark::Bound(bound));
+                    }
+                    if let Some(time) = item.time() {
+                        let told = &mut st.nodes[me].told[self.edges[l].to.1];
+                        *told = time.max(*told);
+                    }
                     if let Item::Data(header, _) = &item {
                         st.nodes[me].last = Some(*header);
                         st.nodes[me].items_in += 1;
@@ -594,6 +639,10 @@ impl Engine {
                     st.room(l);
                     return Ok(Taken::Item(self.edges[l].to.1, item));
                 }
+                Select::Wait if self.only_feedback(&st, me, order) => return Ok(Taken::Ended),
+                Select::Wait if let Some((port, bound)) = self.untold(&mut st, me, port) => {
+                    return Ok(Taken::Item(port, Item::Mark(Mark::Bound(bound))));
+                }
                 Select::Wait if poll => {
                     if polled || !self.clock.is_virtual() {
                         return Ok(Taken::Nothing);
@@ -604,6 +653,30 @@ impl Engine {
                 Select::Wait => st = st.suspend(me, Status::Waiting, Want::Input(port), None),
             }
         }
+    }
+
+    /// A port fed by several edges that has come further than the node knows: it holds items back
+    /// that it cannot order yet, but knows that nothing earlier comes. Without telling, a join
+    /// further down could wait for this one, and this one for the fork before both. On virtual
+    /// clocks only once everybody waits, so that it does not depend on timing.
+    fn untold(&self, st: &mut Locked<'_>, me: usize, port: Option<usize>) -> Option<(usize, Nanos)> {
+        let asked = std::mem::take(&mut st.nodes[me].tell);
+        if self.clock.is_virtual() && !asked {
+            return None;
+        }
+        let (port, bound) = st.behind(me, port)?;
+        st.nodes[me].told[port] = bound;
+        Some((port, bound))
+    }
+
+    /// Does the node wait on nothing but feedback, after its real inputs have ended? Then what it
+    /// waits for would come only from what it sends itself.
+    fn only_feedback(&self, st: &State, me: usize, order: &[usize]) -> bool {
+        let open = |l: &usize| st.links[*l].end().is_none();
+        let mut real = self.nodes[me].all_inputs.iter().filter(|&&l| !self.edges[l].feedback).peekable();
+        order.iter().filter(|l| open(l)).all(|&l| self.edges[l].feedback && st.links[l].is_empty())
+            && real.peek().is_some()
+            && !real.any(open)
     }
 
     /// Sends an item to every edge of an output port.

@@ -57,7 +57,9 @@ fn failing(name: &str, at: u64, panic: bool) -> PlannedNode {
 
 #[test]
 fn a_failure_names_node_item_and_cause_and_reaches_the_sink() {
-    for (panic, verb, cause) in [(false, "failed", "the table has no entry for `7`"), (true, "panicked", "index out of bounds")] {
+    for (panic, verb, cause) in
+        [(false, "failed", "the table has no entry for `7`"), (true, "panicked", "index out of bounds")]
+    {
         let log = Log::default();
         let summary = run(plan(
             vec![source("a", 50), failing("b", 7, panic), sink("c", &log)],
@@ -232,10 +234,8 @@ fn a_deadlock_is_named_and_ends() {
         while y.recv()?.is_some() {}
         Ok(())
     });
-    let summary = run(plan(
-        vec![fork, join],
-        vec![edge((0, 0), (1, 0), 8, Full::Block), edge((0, 1), (1, 1), 8, Full::Block)],
-    ));
+    let summary =
+        run(plan(vec![fork, join], vec![edge((0, 0), (1, 0), 8, Full::Block), edge((0, 1), (1, 1), 8, Full::Block)]));
     assert_eq!(summary.outcome, Outcome::Failed);
     let error = summary.error.unwrap();
     assert!(error.contains("cycle: fork waits for space on fork.y → join.y (8/8 items)"), "{error}");
@@ -279,11 +279,33 @@ fn joins_take_the_smallest_time_and_wait_on_bounds() {
         "1:r40@40e0:0",
         "0:Bound(50):0",
         "0:l50@50e0:1000000000",
-        "0:Eos(Complete):1000000000",
         "1:r50@50e0:1000000000",
+        "0:Eos(Complete):1000000000",
         "1:Eos(Complete):1000000000",
     ];
     assert_eq!(lines(&log), want);
+}
+
+#[test]
+fn feedback_does_not_keep_a_cycle_alive() {
+    let log = Log::default();
+    let mut back = edge((1, 0), (1, 1), 4, Full::DropOldest);
+    back.feedback = true;
+    let aec = node("aec", &["near", "far"], &["out"], |io| {
+        let (near, far) = (io.input::<Text>("near")?, io.input::<Text>("far")?);
+        let out = io.output::<Text>("out")?;
+        while let Some(item) = near.recv()? {
+            far.try_next()?;
+            out.send(item)?;
+        }
+        while far.recv()?.is_some() {}
+        Ok(())
+    });
+    let edges = vec![edge((0, 0), (1, 0), 4, Full::Block), edge((1, 0), (2, 0), 4, Full::Block), back];
+    let plan = plan(vec![source("mic", 5), aec, sink("c", &log)], edges);
+    let summary = run(plan);
+    assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
+    assert_eq!(lines(&log).len(), 6);
 }
 
 #[test]
@@ -378,7 +400,8 @@ fn shutdown_at_every_step_ends_and_tells() {
                 // Graceful: what had passed is delivered, and the sink knows whether it is all.
                 assert!(data >= at);
                 assert_eq!(got.iter().filter(|l| l.starts_with("Eos")).count(), 1, "{got:?}");
-                let end = if data == 20 && summary.outcome == Outcome::Complete { "Eos(Complete)" } else { "Eos(Stopped)" };
+                let end =
+                    if data == 20 && summary.outcome == Outcome::Complete { "Eos(Complete)" } else { "Eos(Stopped)" };
                 assert_eq!(got.last().unwrap(), end);
             }
         }

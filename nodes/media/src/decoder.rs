@@ -117,7 +117,7 @@ impl Decoder {
                 ));
                 self.first_error.get_or_insert_with(|| error.clone());
                 let rate = self.form.map_or(packet.stream.rate, |f| f.0);
-                let told = u64::try_from(i128::from(dur.max(0)) * i128::from(rate) / 1_000_000_000).unwrap_or(0);
+                let told = Ticks::new(u64::try_from(dur).unwrap_or(0), 1_000_000_000).frames(rate);
                 let frames = if told > 0 { told } else { self.last_frames };
                 let frames = self.pass(frames, rate);
                 Err(Damage { error, frames, rate })

@@ -8,6 +8,7 @@ mod blob;
 mod checkpoint;
 mod dtype;
 mod error;
+pub mod hub;
 mod safetensors;
 mod tokenizer;
 mod torch;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use oxiline_graph::protocol::speech::{Transcribe, TranscribeReply, TranscribeRequest, TranscribeStats};
 use oxiline_graph::{Error, Job, Load, Model, Result};
 use oxiline_weights::Tokenizer;
+use oxiline_weights::hub::{self, HubOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ use super::{
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WhisperOptions {
-    /// Folder of the checkpoint: config.json, model.safetensors, tokenizer.json.
+    /// Folder of the checkpoint (config.json, model.safetensors, tokenizer.json), `org/name`, or a known name.
     pub weights: String,
     /// How weights are kept: `stored` (the default), `f32`, `f16` or `bf16`.
     pub precision: Option<Precision>,
@@ -85,20 +86,22 @@ impl Model for WhisperModel {
     type Session = WhisperSession;
 
     fn identity(options: &WhisperOptions) -> Result<String> {
-        let folder = PathBuf::from(&options.weights);
-        // Two spellings of one folder are one model; a folder that is not there is load's error.
+        // Two spellings of one folder are one model. Nothing is downloaded here: a model that is
+        // not there yet is known by its name, and load fetches it.
+        let hub = HubOptions { offline: true, ..hub::process_options() };
+        let folder = hub::resolve(&options.weights, &hub).unwrap_or_else(|_| PathBuf::from(&options.weights));
         let folder = folder.canonicalize().unwrap_or(folder);
         Ok(format!("{} {:?} {:?}", folder.display(), options.precision.unwrap_or_default(), options.quant))
     }
 
     fn load(options: WhisperOptions, load: &Load) -> Result<Self> {
         if options.weights.is_empty() {
-            return Err(Error::msg("a `whisper` model needs `weights`: the folder of a checkpoint"));
+            return Err(Error::msg("a `whisper` model needs `weights`: a checkpoint's folder, `org/name` or a known name such as whisper-base"));
         }
         if let Some(device) = options.device.as_deref().filter(|device| !matches!(*device, "cpu" | "auto")) {
             return Err(Error::msg(format_args!("device `{device}` is not known to `whisper`; use `cpu`")));
         }
-        let folder = PathBuf::from(options.weights);
+        let folder = hub::resolve(&options.weights, &hub::process_options()).map_err(Error::msg)?;
         let config = Config::load(&folder)?;
         let codec = codec(&folder)?;
         let how = LoadOptions { precision: options.precision.unwrap_or_default(), quant: options.quant };

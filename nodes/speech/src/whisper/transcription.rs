@@ -104,7 +104,7 @@ impl<S: Lane> Transcription<S> {
             positions: config.target_positions,
             start: config.ids.start,
             no_speech: config.ids.no_speech.unwrap_or(config.ids.no_timestamps.saturating_sub(1)),
-            heads: if options.words { word_heads(&config) } else { Vec::new() },
+            heads: if options.words { config.alignment_heads.clone() } else { Vec::new() },
             options: options.clone(),
         };
         let everything = Stretch { begin: 0, end: mel.frames };
@@ -440,15 +440,6 @@ impl<S: Lane> Transcription<S> {
         self.end();
         result
     }
-}
-
-/// The heads that follow the words: the checkpoint's, else all of the upper half of the layers.
-pub fn word_heads(config: &Config) -> Vec<(usize, usize)> {
-    if !config.alignment_heads.is_empty() {
-        return config.alignment_heads.clone();
-    }
-    let layers = config.decoder_layers / 2..config.decoder_layers;
-    layers.flat_map(|layer| (0..config.decoder_heads).map(move |head| (layer, head))).collect()
 }
 
 /// Are the options such that this checkpoint can do them?

@@ -92,8 +92,8 @@ pub(crate) fn parse_legacy(bytes: &[u8]) -> Result<Vec<(String, Entry)>> {
     let tensors = machine.tensors(top)?;
     let (keys, top) = step("list of storages")?;
     let keys = keys.strings(top).ok_or_else(|| Error::malformed("the list of storages isn't a list of names"))?;
-    let sizes: HashMap<&str, (usize, usize)> =
-        tensors.iter().map(|(_, t)| (t.key.as_str(), (t.numel, t.dtype.size()))).collect();
+    let sizes: HashMap<String, (usize, usize)> =
+        tensors.iter().map(|(_, t)| (t.key.clone(), (t.numel, t.dtype.size()))).collect();
     let mut spans = HashMap::new();
     for key in &keys {
         let (numel, size) = *sizes.get(key.as_str()).ok_or_else(|| {
