@@ -9,7 +9,7 @@ use oxiline_graph::protocol::speech::{Segment, TranscribeOptions, TranscribeRepl
 use oxiline_speech::whisper::beam::BeamSearch;
 use oxiline_speech::whisper::decode::{Ask, Lane};
 use oxiline_speech::whisper::rules::Rules;
-use oxiline_speech::whisper::sample::{Random, argmax};
+use oxiline_speech::whisper::sample::{Random, argmax, log_probability};
 use oxiline_speech::whisper::{Codec, Config, Language, Mel, Model, Need, Rows, SpecialIds, Transcription, step};
 use proptest::prelude::*;
 
@@ -173,6 +173,7 @@ fn replies(replies: Vec<TranscribeReply>) -> (Vec<Segment>, TranscribeStats) {
             }
             TranscribeReply::Done(done) => assert!(stats.replace(done).is_none()),
             TranscribeReply::Language { .. } => assert!(segments.is_empty()),
+            TranscribeReply::Languages(_) => panic!("nobody asked"),
         }
     }
     (segments, stats.expect("an end"))
@@ -253,7 +254,7 @@ proptest! {
         }
         if spans.iter().all(|(s, _)| *s >= seconds) {
             prop_assert_eq!(stats.windows, 0);
-            prop_assert!((stats.skipped_s - seconds).abs() < 0.02 || batch > 0);
+            prop_assert!((stats.skipped_s - seconds).abs() < 0.02, "{}", stats.skipped_s);
         }
     }
 }
@@ -307,7 +308,7 @@ fn fallback_tries_higher_temperatures_and_is_seeded() {
 }
 
 #[test]
-fn one_beam_is_greedy_and_more_are_no_worse() {
+fn one_beam_is_greedy_and_more_are_lawful() {
     let model = Hash::new(0.3);
     let rules = Rules::new(&config(), true);
     let search = |beams: usize| {
@@ -328,8 +329,19 @@ fn one_beam_is_greedy_and_more_are_no_worse() {
     }
     let one = search(1);
     assert_eq!(one.tokens, greedy);
-    let score = |c: &oxiline_speech::whisper::beam::Candidate| c.sum / c.tokens.len() as f64;
-    assert!(score(&search(8)) >= score(&one));
+    // What a wider search returns is a sequence the rules allow, with the probabilities it says.
+    for beams in [2, 5, 8] {
+        let found = search(beams);
+        let mut fed = vec![21];
+        for (i, (&token, logprob)) in found.tokens.iter().zip(&found.logprobs).enumerate() {
+            let mut logits = model.logits(9, &fed);
+            rules.apply(&mut logits, &found.tokens[..i]);
+            assert!((log_probability(&logits, token) - logprob).abs() < 1e-5);
+            fed.push(token);
+        }
+        let sum: f64 = found.logprobs.iter().map(|&l| f64::from(l)).sum();
+        assert!((sum - found.sum).abs() < 1e-6);
+    }
 }
 
 #[test]

@@ -2,25 +2,14 @@
 
 mod common;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use common::{clip, fixture};
-use oxiline_graph::Result;
 use oxiline_graph::protocol::speech::{Segment, Task, TranscribeOptions, TranscribeReply, TranscribeStats};
+use oxiline_speech::whisper::actor::codec;
+use oxiline_speech::whisper::align;
 use oxiline_speech::whisper::{Codec, Features, LoadOptions, Model, Need, Rows, Transcription, Whisper};
 use serde_json::Value;
-
-struct Tokens(tokenizers::Tokenizer);
-
-impl Codec for Tokens {
-    fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.0.encode(text, false).unwrap().get_ids().to_vec())
-    }
-    fn decode(&self, ids: &[u32]) -> Result<String> {
-        Ok(self.0.decode(ids, false).unwrap())
-    }
-}
 
 struct Case {
     model: Whisper,
@@ -34,7 +23,7 @@ impl Case {
         let dir = fixture(name);
         let model = Whisper::load(&dir, &LoadOptions::default()).unwrap();
         let case: Value = serde_json::from_slice(&std::fs::read(dir.join("case.json")).unwrap()).unwrap();
-        Self { model, codec: tokens(&dir), runs: case["runs"].clone(), english: name == "whisper_en" }
+        Self { model, codec: codec(&dir).unwrap(), runs: case["runs"].clone(), english: name == "whisper_en" }
     }
 
     fn begin(&self, samples: &[f32], options: TranscribeOptions, speech: Option<&[(f64, f64)]>) -> Transcription {
@@ -51,10 +40,6 @@ impl Case {
     fn run(&self, samples: &[f32], options: TranscribeOptions, speech: Option<&[(f64, f64)]>) -> Outcome {
         drive(&self.model, self.begin(samples, options, speech))
     }
-}
-
-fn tokens(dir: &Path) -> Arc<dyn Codec> {
-    Arc::new(Tokens(tokenizers::Tokenizer::from_file(dir.join("tokenizer.json")).unwrap()))
 }
 
 #[derive(Default)]
@@ -76,6 +61,7 @@ impl Outcome {
                 }
                 TranscribeReply::Progress { done, total } => assert!(done <= total),
                 TranscribeReply::Done(stats) => self.stats = stats,
+                TranscribeReply::Languages(_) => panic!("nobody asked"),
             }
         }
     }
@@ -234,4 +220,94 @@ fn large_v3_runs() {
 #[test]
 fn distilled_runs() {
     agree("whisper_distil");
+}
+
+/// Times of the tokens of the first window, against the reference's.
+fn words(name: &str) {
+    let case = Case::open(name);
+    let samples = clip("en_a");
+    for (label, timestamps) in [("words", false), ("words, timestamps", true)] {
+        let run = &case.runs[label];
+        let options = TranscribeOptions { timestamps, words: true, ..case.english() };
+        let mut transcription = case.begin(&samples, options, None);
+        let mut first = None;
+        while first.is_none() {
+            match transcription.need().unwrap() {
+                Need::Encode => {
+                    let windows = transcription.windows();
+                    let windows: Vec<&[f32]> = windows.iter().map(Vec::as_slice).collect();
+                    transcription.encoded(Model::encode(&case.model, &windows, &|| false).unwrap()).unwrap();
+                }
+                Need::Feed => {
+                    let logits = case.model.feed(transcription.asks()).unwrap();
+                    let before = transcription.partial().map(|p| (p.tokens.to_vec(), p.attention.cloned()));
+                    transcription.advance(logits).unwrap();
+                    // The window ended with this token.
+                    if transcription
+                        .partial()
+                        .is_some_and(|p| p.tokens.last() == Some(&case.model.config.ids.end_of_text))
+                    {
+                        first = before;
+                    }
+                }
+                Need::Done => panic!("no window"),
+            }
+        }
+        let (tokens, attention) = first.unwrap();
+        let attention = attention.unwrap();
+        assert_eq!(attention.columns, run["num_frames"].as_u64().unwrap() as usize / 2);
+        let times = align::token_times(&attention, tokens.len(), case.model.config.median_filter_width);
+        let want: Vec<f64> = run["token_timestamps"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
+        let all = ids(&run["tokens"]);
+        let same = tokens.iter().zip(&all).take_while(|(a, b)| a == b).count();
+        assert!(same > 0);
+        let off: Vec<f64> =
+            times.iter().zip(&want).take(same).map(|(a, b)| (a - b).abs()).filter(|d| *d > 0.005).collect();
+        assert!(off.len() <= 2 && off.iter().all(|d| *d < 0.025), "{name}, {label}: {times:?} for {want:?}");
+    }
+}
+
+#[test]
+fn words_of_all_kinds() {
+    for name in ["whisper_multi", "whisper_en", "whisper_v3", "whisper_distil"] {
+        words(name);
+    }
+}
+
+#[test]
+fn speech_all_over_changes_nothing_and_none_says_nothing() {
+    let case = Case::open("whisper_multi");
+    let samples = clip("long");
+    let options = TranscribeOptions { timestamps: true, ..case.english() };
+    let seconds = samples.len() as f64 / 16_000.0;
+    let guarded = case.run(&samples, options.clone(), Some(&[(0.0, seconds)]));
+    compare("guarded", &case.runs["long"], &guarded);
+    let exact = TranscribeOptions { skip_silence: false, ..options.clone() };
+    compare("exact", &case.runs["long"], &case.run(&samples, exact, Some(&[])));
+    let silent = case.run(&samples, options, Some(&[]));
+    assert!(silent.segments.is_empty() && silent.stats.windows == 0);
+    assert!((silent.stats.skipped_s - seconds).abs() < 1e-6);
+}
+
+#[test]
+fn windows_side_by_side_on_a_real_checkpoint() {
+    let case = Case::open("whisper_distil");
+    let samples = clip("long");
+    let speech = [(0.0, 5.2), (5.8, 12.3), (13.2, 17.5), (18.9, 23.8), (24.2, 29.4), (29.9, 36.4), (38.0, 60.0)];
+    let of = |batch| TranscribeOptions { batch, words: true, ..case.english() };
+    let one = case.run(&samples, of(1), Some(&speech));
+    let many = case.run(&samples, of(4), Some(&speech));
+    assert_eq!(one.segments, many.segments);
+    assert!(!one.segments.is_empty());
+}
+
+#[test]
+fn a_beam_on_a_real_checkpoint_is_lawful() {
+    let case = Case::open("whisper_v3");
+    let options = TranscribeOptions { beam: 3, timestamps: true, words: true, ..case.english() };
+    let got = case.run(&clip("en_a"), options, None);
+    let begin = case.model.config.ids.timestamp_begin;
+    assert!(!got.segments.is_empty());
+    assert!(got.segments[0].tokens[0] >= begin && got.segments[0].tokens[0] <= begin + 50);
+    assert!(got.tokens().iter().all(|t| !case.model.config.suppress.contains(t)));
 }

@@ -96,7 +96,9 @@ impl Model for WhisperModel {
 
     fn load(options: WhisperOptions, load: &Load) -> Result<Self> {
         if options.weights.is_empty() {
-            return Err(Error::msg("a `whisper` model needs `weights`: a checkpoint's folder, `org/name` or a known name such as whisper-base"));
+            return Err(Error::msg(
+                "a `whisper` model needs `weights`: a checkpoint's folder, `org/name` or a known name such as whisper-base",
+            ));
         }
         if let Some(device) = options.device.as_deref().filter(|device| !matches!(*device, "cpu" | "auto")) {
             return Err(Error::msg(format_args!("device `{device}` is not known to `whisper`; use `cpu`")));
