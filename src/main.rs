@@ -1,2 +1,9 @@
-//! x
-fn main() {}
+//! The `oxiline` program.
+
+use std::process::ExitCode;
+
+mod cli;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -5,12 +5,24 @@
 //! scalar and SIMD kernels, one token or many, one thread or many, all compute exactly that
 //! chain, so a row's result never depends on what is computed beside it.
 
+// Kernels index several arrays by one counter; iterators would hide which lanes belong together.
+#![allow(clippy::needless_range_loop)]
+
 pub mod attention;
+mod buf;
 pub mod conv;
 pub mod fft;
+mod gemm;
+mod isa;
+mod kv;
+mod lanes;
+mod math;
 pub mod matrix;
 pub mod ops;
 pub mod pool;
+mod q8;
 
+pub use gemm::Epilogue;
+pub use isa::Isa;
 pub use matrix::{Matrix, Storage};
 pub use pool::Pool;

@@ -14,6 +14,9 @@ pub enum Error {
     /// A sentence: what, where, what to do.
     #[error("{0}")]
     Message(String),
+    /// A quota is used up (sessions or requests of a model): the same call may succeed later.
+    #[error("{0}")]
+    Busy(String),
 }
 
 impl Error {
@@ -25,6 +28,11 @@ impl Error {
     /// Is this the unwinding of a cancel and not a failure?
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Cancelled)
+    }
+
+    /// Is this a refusal for want of room, which may succeed later?
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy(_))
     }
 }
 

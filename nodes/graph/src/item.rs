@@ -64,6 +64,19 @@ pub struct Gap {
     pub reason: GapReason,
 }
 
+impl GapReason {
+    /// As messages and statistics say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoSpeech => "no-speech",
+            Self::Dropped => "dropped",
+            Self::DeviceLost => "device-lost",
+            Self::DecodeError => "decode-error",
+            Self::Muted => "muted",
+        }
+    }
+}
+
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EosReason {
@@ -80,6 +93,21 @@ pub enum EosReason {
     },
     /// The capture device went away for good.
     DeviceLost,
+}
+
+impl EosReason {
+    /// The worse of two endings: a node whose inputs ended differently passes on the worst.
+    pub fn worse(self, other: Self) -> Self {
+        fn rank(reason: &EosReason) -> u8 {
+            match reason {
+                EosReason::Complete => 0,
+                EosReason::Stopped => 1,
+                EosReason::DeviceLost => 2,
+                EosReason::Failed { .. } => 3,
+            }
+        }
+        if rank(&other) > rank(&self) { other } else { self }
+    }
 }
 
 /// A point in the order of an edge; never dropped, never evicted.
@@ -113,4 +141,21 @@ pub enum Item {
     Gap(Gap),
     /// A point in the order.
     Mark(Mark),
+}
+
+impl Item {
+    /// A payload with its stamp.
+    pub fn data<T: crate::payload::PayloadType>(pts: Nanos, dur: Nanos, value: T) -> Self {
+        Self::Data(Header::at(pts, dur), value.into_payload())
+    }
+
+    /// Media time where the item stands, when it has one.
+    pub fn time(&self) -> Option<Nanos> {
+        match self {
+            Self::Data(header, _) => Some(header.pts),
+            Self::Gap(gap) => Some(gap.from),
+            Self::Mark(Mark::Bound(at)) => Some(*at),
+            Self::Mark(_) => None,
+        }
+    }
 }

@@ -7,20 +7,37 @@
 //!
 //! This crate knows nothing of any model: it knows waiting, queues, threads and time.
 
+pub mod actor;
+pub mod clock;
+mod context;
+mod diagnose;
+mod engine;
 pub mod error;
+pub mod harness;
+pub mod io;
 pub mod item;
+pub mod link;
 pub mod model;
 pub mod node;
+#[cfg(feature = "oxideav")]
+pub mod oxideav;
 pub mod payload;
 pub mod plan;
 pub mod protocol;
 pub mod registry;
+pub mod run;
+pub mod stats;
+mod supervise;
 pub mod time;
 
+pub use actor::{ActorConfig, ActorHandle};
 pub use error::{Error, Result};
+pub use harness::{Harness, Outputs};
 pub use item::{EosReason, Gap, GapReason, Header, Item, Mark};
-pub use model::{Call, Job, Load, Model, ModelRef, Protocol, Session};
+pub use model::{AnyModelKind, Call, Job, Load, Model, ModelKind, ModelRef, ModelSlot, Protocol, Session};
 pub use node::{Incoming, Input, Io, Node, Output, Prepare, Setup, Timed};
 pub use payload::{Payload, PayloadType, PortType};
 pub use registry::Registry;
+pub use run::{Progress, RunHandle, RunOptions, Runtime, Stopper};
+pub use stats::{Outcome, Stats, Summary};
 pub use time::{Nanos, Span};

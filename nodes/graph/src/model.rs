@@ -1,11 +1,15 @@
 //! Model actors: one loaded model, any number of sessions.
 
 use std::marker::PhantomData;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
+use crate::actor::{self, ActorConfig, ActorHandle, AnyActor, Replies, Shared};
 use crate::error::{Error, Result};
+use crate::plan::Class;
 
 /// What clients and a model actor say to each other.
 pub trait Protocol: 'static {
@@ -54,17 +58,29 @@ pub trait Model: Send + Sized + 'static {
 
 /// What a loading model may use.
 pub struct Load {
-    // runtime fields
+    progress: Box<dyn Fn(u64, u64) + Send + Sync>,
+    cancelled: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Load {
+    /// For callers that load a model themselves: nobody watches and nobody cancels.
+    pub fn quiet() -> Self {
+        Self::watched(|_, _| {}, || false)
+    }
+    /// Progress goes to `progress` (done, total); loading gives up when `cancelled` says so.
+    pub fn watched(
+        progress: impl Fn(u64, u64) + Send + Sync + 'static,
+        cancelled: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { progress: Box::new(progress), cancelled: Box::new(cancelled) }
+    }
     /// How far loading is.
-    pub fn progress(&self, _done: u64, _total: u64) {
-        todo!()
+    pub fn progress(&self, done: u64, total: u64) {
+        (self.progress)(done, total);
     }
     /// Err([`Error::Cancelled`]) when nobody wants the model any more.
     pub fn check(&self) -> Result<()> {
-        todo!()
+        if (self.cancelled)() { Err(Error::Cancelled) } else { Ok(()) }
     }
 }
 
@@ -74,27 +90,34 @@ pub struct Job<'a, M: Model> {
     pub session: &'a mut M::Session,
     /// The request.
     pub request: &'a <M::Protocol as Protocol>::Request,
-    // runtime fields
-    _m: PhantomData<M>,
+    pub(crate) replies: &'a Replies<<M::Protocol as Protocol>::Reply>,
+    pub(crate) done: &'a mut Option<Result<()>>,
+    pub(crate) first: bool,
 }
 
 impl<M: Model> Job<'_, M> {
-    /// Streams a reply. Never waits: replies are bounded by what the client asked for.
-    pub fn reply(&mut self, _reply: <M::Protocol as Protocol>::Reply) {
-        todo!()
+    /// Streams a reply. Never waits: a job with [`actor::WINDOW`] unread replies is not
+    /// stepped until its client has read some.
+    pub fn reply(&mut self, reply: <M::Protocol as Protocol>::Reply) {
+        self.replies.push(reply);
     }
     /// The job is done, with or without an error. The session stays usable.
-    pub fn finish(&mut self, _result: Result<()>) {
-        todo!()
+    pub fn finish(&mut self, result: Result<()>) {
+        *self.done = Some(result);
     }
     /// Did the client give up? The model should finish the job with [`Error::Cancelled`]
     /// (after sending what is already whole).
     pub fn cancelled(&self) -> bool {
-        todo!()
+        self.replies.cancelled.load(SeqCst)
+    }
+    /// A token for work inside a step: does the client still want it?
+    pub fn cancel_token(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let flag = self.replies.cancelled.clone();
+        Arc::new(move || flag.load(SeqCst))
     }
     /// Is this the job's first step?
     pub fn first(&self) -> bool {
-        todo!()
+        self.first
     }
 }
 
@@ -110,27 +133,101 @@ pub trait AnyModelKind: Send + Sync {
     fn schema(&self) -> schemars::Schema;
     /// [`Model::identity`] of these options.
     fn identity(&self, options: &serde_json::Value) -> Result<String>;
-    // The runtime adds: load these options into a running actor behind a type-erased handle.
+    /// Loads the model and starts its actor.
+    fn start(&self, options: &serde_json::Value, config: ActorConfig, load: &Load) -> Result<Arc<dyn AnyActor>>;
+}
+
+/// [`AnyModelKind`] of a [`Model`] type.
+pub struct ModelKind<M>(PhantomData<fn() -> M>);
+
+impl<M: Model> ModelKind<M> {
+    /// The kind of `M`.
+    pub fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    fn options(options: &serde_json::Value) -> Result<M::Options> {
+        serde_json::from_value(options.clone())
+            .map_err(|e| Error::msg(format_args!("options of a `{}` model: {e}", M::KIND)))
+    }
+}
+
+impl<M: Model> Default for ModelKind<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Model> AnyModelKind for ModelKind<M> {
+    fn kind(&self) -> &'static str {
+        M::KIND
+    }
+    fn about(&self) -> &'static str {
+        M::ABOUT
+    }
+    fn protocol(&self) -> &'static str {
+        M::Protocol::NAME
+    }
+    fn schema(&self) -> schemars::Schema {
+        schemars::schema_for!(M::Options)
+    }
+    fn identity(&self, options: &serde_json::Value) -> Result<String> {
+        M::identity(&Self::options(options)?)
+    }
+    fn start(&self, options: &serde_json::Value, config: ActorConfig, load: &Load) -> Result<Arc<dyn AnyActor>> {
+        Ok(actor::start::<M>(Self::options(options)?, config, load)?)
+    }
 }
 
 /// The place where a loaded model will be: made by the loader for every `[models.NAME]`,
-/// filled by the runtime in `prepare`.
+/// filled by the runtime before `prepare` and emptied when the graph has ended.
 pub struct ModelSlot {
     /// Name in the graph.
-    pub name: std::sync::Arc<str>,
+    pub name: Arc<str>,
     /// Its kind.
-    pub kind: std::sync::Arc<dyn AnyModelKind>,
-    // The runtime adds: the handle of the running actor.
+    pub kind: Arc<dyn AnyModelKind>,
+    actor: Mutex<Option<(Arc<dyn AnyActor>, Class)>>,
+}
+
+impl ModelSlot {
+    /// An empty slot.
+    pub fn new(name: Arc<str>, kind: Arc<dyn AnyModelKind>) -> Self {
+        Self { name, kind, actor: Mutex::new(None) }
+    }
+
+    /// Puts a running actor in (or takes it out); sessions opened through the slot are of `class`.
+    pub(crate) fn fill(&self, actor: Option<(Arc<dyn AnyActor>, Class)>) {
+        let mut place = self.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((new, _)) = &actor {
+            new.retain();
+        }
+        if let Some((old, _)) = std::mem::replace(&mut *place, actor) {
+            old.release();
+        }
+    }
+}
+
+impl Drop for ModelSlot {
+    fn drop(&mut self) {
+        self.fill(None);
+    }
 }
 
 /// A model named by a node, not yet loaded.
 pub struct ModelRef<P: Protocol> {
-    _p: PhantomData<P>,
+    slot: Arc<ModelSlot>,
+    _p: PhantomData<fn() -> P>,
+}
+
+impl<P: Protocol> Clone for ModelRef<P> {
+    fn clone(&self) -> Self {
+        Self { slot: self.slot.clone(), _p: PhantomData }
+    }
 }
 
 impl<P: Protocol> ModelRef<P> {
     /// Checks that the slot's model speaks `P`.
-    pub(crate) fn from_slot(slot: std::sync::Arc<ModelSlot>, node: &str) -> Result<Self> {
+    pub(crate) fn from_slot(slot: Arc<ModelSlot>, node: &str) -> Result<Self> {
         if slot.kind.protocol() != P::NAME {
             return Err(Error::msg(format_args!(
                 "node `{node}` needs a model that speaks `{}`, but `[models.{}]` is a `{}`, which speaks `{}`",
@@ -140,23 +237,47 @@ impl<P: Protocol> ModelRef<P> {
                 slot.kind.protocol()
             )));
         }
-        Ok(Self { _p: PhantomData })
+        Ok(Self { slot, _p: PhantomData })
     }
     /// Opens a session; the model is loaded by now.
-    pub fn open(&self, _open: P::Open) -> Result<Session<P>> {
-        todo!()
+    /// Error::Busy when the model has as many sessions as it may have.
+    pub fn open(&self, open: P::Open) -> Result<Session<P>> {
+        self.handle()?.open(open)
+    }
+    /// A handle of the model's actor.
+    pub fn handle(&self) -> Result<ActorHandle<P>> {
+        let place = self.slot.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((actor, class)) = place.as_ref() else {
+            return Err(Error::msg(format_args!(
+                "model `{}` is not loaded: sessions can be opened from `prepare` on, not in `new`",
+                self.slot.name
+            )));
+        };
+        let shared = actor
+            .clone()
+            .into_any()
+            .downcast::<Shared<P>>()
+            .map_err(|_| Error::msg(format_args!("model `{}` does not speak `{}`", self.slot.name, P::NAME)))?;
+        Ok(ActorHandle::of(shared, *class))
     }
 }
 
 /// A client's stream on a model actor. Dropping it closes the session.
 pub struct Session<P: Protocol> {
-    _p: PhantomData<P>,
+    pub(crate) handle: ActorHandle<P>,
+    pub(crate) id: u64,
 }
 
 impl<P: Protocol> Session<P> {
     /// Sends a request; waits for room in the actor's queue.
-    pub fn call(&mut self, _request: P::Request) -> Result<Call<'_, P>> {
-        todo!()
+    pub fn call(&mut self, request: P::Request) -> Result<Call<'_, P>> {
+        let replies = self.handle.shared.submit(self.id, request, true)?;
+        Ok(Call { session: self, replies, finished: false })
+    }
+    /// Sends a request, or refuses with [`Error::Busy`] when the actor's queue is full.
+    pub fn try_call(&mut self, request: P::Request) -> Result<Call<'_, P>> {
+        let replies = self.handle.shared.submit(self.id, request, false)?;
+        Ok(Call { session: self, replies, finished: false })
     }
     /// Sends a request and collects the replies.
     pub fn ask(&mut self, request: P::Request) -> Result<Vec<P::Reply>> {
@@ -164,22 +285,53 @@ impl<P: Protocol> Session<P> {
     }
 }
 
+impl<P: Protocol> Drop for Session<P> {
+    fn drop(&mut self) {
+        self.handle.shared.close(self.id);
+    }
+}
+
 /// The replies of one request. Dropping it abandons the request.
 pub struct Call<'a, P: Protocol> {
-    _p: PhantomData<(&'a (), P)>,
+    session: &'a Session<P>,
+    replies: Arc<Replies<P::Reply>>,
+    finished: bool,
 }
 
 impl<P: Protocol> Call<'_, P> {
     /// Gives the request up; replies already made still come.
     pub fn cancel(&self) {
-        todo!()
+        self.canceller()();
+    }
+
+    /// The same as a function for other threads; after the request's end it does nothing.
+    pub fn canceller(&self) -> impl Fn() + Send + 'static {
+        let (replies, shared) = (self.replies.clone(), self.session.handle.shared.clone());
+        move || {
+            replies.cancelled.store(true, SeqCst);
+            shared.nudge();
+        }
     }
 }
 
 impl<P: Protocol> Iterator for Call<'_, P> {
     type Item = Result<P::Reply>;
+    /// The next reply. When the calling node is cancelled, the request is given up, what the
+    /// model still sends comes, and then [`Error::Cancelled`].
     fn next(&mut self) -> Option<Self::Item> {
-        let _ = Error::Cancelled;
-        todo!()
+        if self.finished {
+            return None;
+        }
+        let reply = self.session.handle.shared.next_reply(&self.replies);
+        self.finished = !matches!(reply, Some(Ok(_)));
+        reply
+    }
+}
+
+impl<P: Protocol> Drop for Call<'_, P> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.cancel();
+        }
     }
 }

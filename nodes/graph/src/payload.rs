@@ -170,6 +170,10 @@ pub struct Update {
     pub no_speech_prob: Option<f32>,
     /// Token ids behind the text.
     pub tokens: Vec<u32>,
+    /// Temperature it was decoded at, when known.
+    pub temperature: Option<f32>,
+    /// Compression ratio of its window's text, when known.
+    pub compression_ratio: Option<f32>,
 }
 
 /// A revision, shared.
@@ -257,6 +261,45 @@ pub enum Payload {
     Text(Text),
     Transcript(Transcript),
     Event(Event),
+}
+
+impl Payload {
+    /// Bytes it keeps alive, for capacities and statistics (handles and headers not counted).
+    pub fn bytes(&self) -> u64 {
+        let n = match self {
+            Self::Audio(a) => a.samples.len() * 4,
+            Self::Packet(p) => p.data.len(),
+            Self::Video(Video(i)) | Self::Image(i) => i.data.len(),
+            Self::Tensor(t) => t.data.len() * 4,
+            Self::Embed(e) => e.tensor.data.len() * 4,
+            Self::Tokens(t) => t.0.len() * 4,
+            Self::Codes(c) => c.codes.len() * 4,
+            Self::Text(t) => t.text.len(),
+            Self::Transcript(t) => {
+                let words: usize = t.0.words.iter().map(|w| w.text.len() + 24).sum();
+                t.0.stable.len() + t.0.unstable.len() + t.0.tokens.len() * 4 + words
+            }
+            Self::Event(_) => 64,
+        };
+        n as u64
+    }
+
+    /// The port type it travels on, without parameters.
+    pub fn base(&self) -> PortType {
+        match self {
+            Self::Audio(_) => PortType::AUDIO,
+            Self::Packet(_) => PortType::Packet,
+            Self::Video(_) => PortType::Video,
+            Self::Image(_) => PortType::Image,
+            Self::Tensor(_) => PortType::Tensor,
+            Self::Embed(_) => PortType::Embed,
+            Self::Tokens(_) => PortType::Tokens,
+            Self::Codes(_) => PortType::Codes,
+            Self::Text(_) => PortType::Text,
+            Self::Transcript(_) => PortType::Transcript,
+            Self::Event(_) => PortType::Event,
+        }
+    }
 }
 
 /// A Rust type that travels on ports of one type.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::model::AnyModelKind;
+use crate::model::{AnyModelKind, ModelSlot};
 use crate::node::{Declared, DynNode, Setup};
 use crate::payload::PortType;
 use crate::time::Span;
@@ -147,6 +147,8 @@ pub struct PlannedModel {
     pub name: Arc<str>,
     /// The kind (erased [`crate::Model`] type).
     pub kind: Arc<dyn AnyModelKind>,
+    /// The slot its nodes' [`crate::ModelRef`]s point to; the runtime fills it before `prepare`.
+    pub slot: Arc<ModelSlot>,
     /// Options, already checked against the kind's schema.
     pub options: serde_json::Value,
     /// Kind and identity string: the key for sharing.

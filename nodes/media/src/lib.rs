@@ -1,1 +1,27 @@
-//! x
+//! Media in and out: files to packets, packets to sound, sound to 16 kHz mono, transcripts to
+//! caption files, and the graph nodes around them.
+//!
+//! Everything works without a graph: [`Reader`], [`Decoder`], [`resample::Resampler`],
+//! [`load_mono_16k`] and the writers of [`caption`] are plain synchronous code.
+
+pub mod caption;
+mod decoder;
+mod load;
+mod mp4_edits;
+mod mpeg;
+mod nodes;
+mod reader;
+pub mod resample;
+mod sniff;
+mod source;
+mod track;
+
+pub use decoder::{Damage, Decoder};
+pub use load::{Loaded, load_audio, load_mono_16k, load_uri_mono_16k};
+pub use nodes::{
+    AudioDecode, AudioDecodeOptions, AudioResample, AudioResampleOptions, CaptionWrite, CaptionWriteOptions, MediaRead,
+    MediaReadOptions, register,
+};
+pub use reader::{Demuxed, Reader};
+pub use sniff::SUPPORTED;
+pub use source::{STDIN_LIMIT, Source};

@@ -95,6 +95,9 @@ pub struct TranscribeOptions {
     pub skip_silence: bool,
     /// Seed of the sampling at temperatures above 0.
     pub seed: u64,
+    /// Only tell the languages' probabilities.
+    #[serde(skip)]
+    pub detect_only: bool,
 }
 
 impl Default for TranscribeOptions {
@@ -117,6 +120,7 @@ impl Default for TranscribeOptions {
             batch: 0,
             skip_silence: true,
             seed: 0,
+            detect_only: false,
         }
     }
 }
@@ -145,6 +149,8 @@ pub enum TranscribeReply {
         /// Probability, 1 when given.
         probability: f32,
     },
+    /// Probability of each language on the first window, in the checkpoint's order (`detect_only`).
+    Languages(Vec<(String, f32)>),
     /// A finished segment.
     Segment(Segment),
     /// How far the audio is done, in seconds.

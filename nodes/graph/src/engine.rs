@@ -1,0 +1,784 @@
+//! The engine of one running graph: all links and node states under one lock.
+//!
+//! One lock a graph makes every question answerable at one instant: who may run, who waits
+//! for what, whether nobody can ever run again, and to when virtual time may jump. It is held
+//! for tens of nanoseconds an item; payloads are handles, so nothing is copied under it.
+//!
+//! Scheduling: every node has a thread; at most `slots` of them run at once. A graph whose
+//! edges all block is a Kahn network: its results do not depend on the order of running, so its
+//! threads run freely. Any other graph on the virtual clock runs in *lockstep*: one slot, handed
+//! over at every send and receive to the node with the smallest media time (then the smallest
+//! index), so that what an edge drops does not depend on the machine either.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::clock::{Clock, Wait};
+use crate::error::{Error, Result};
+use crate::item::{EosReason, Header, Item, Mark};
+use crate::link::{Link, Push};
+use crate::node::Declared;
+use crate::payload::PortType;
+use crate::plan::Full;
+use crate::time::Nanos;
+
+/// What does not change about a node while it runs, and what is read without the lock.
+pub(crate) struct NodeInfo {
+    pub name: Arc<str>,
+    pub kind: Arc<str>,
+    pub declared: Declared,
+    pub input_types: Vec<Option<PortType>>,
+    pub output_types: Vec<PortType>,
+    /// Links of every input port and of every output port.
+    pub inputs: Vec<Vec<usize>>,
+    pub outputs: Vec<Vec<usize>>,
+    pub all_inputs: Vec<usize>,
+    pub source: bool,
+    pub scope: Option<usize>,
+    pub cancels: Vec<usize>,
+    pub skip_errors: bool,
+    pub stall: Option<Duration>,
+    /// The epoch of its scope that the node works in.
+    pub epoch: AtomicU32,
+    /// It has asked whether the graph is stopping and was told so.
+    pub stop_seen: AtomicBool,
+}
+
+/// What does not change about an edge.
+pub(crate) struct EdgeInfo {
+    pub from: (usize, usize),
+    pub to: (usize, usize),
+    /// `a.x → b.y`
+    pub name: String,
+    /// The sender's scope: its epoch decides what is stale.
+    pub scope: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Ready,
+    Running,
+    Waiting,
+    Done,
+}
+
+/// What a node that does not run is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    Start,
+    /// An item of this input port, or of any.
+    Input(Option<usize>),
+    /// Room on a link (none: it yields before sending) for an item of this media time.
+    Output(Option<usize>, Nanos),
+    Sleep(Nanos),
+    /// An item, or to be told that none can come before time moves.
+    Poll(Option<usize>),
+    Model,
+}
+
+/// How a node ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NodeEnd {
+    Complete,
+    Stopped,
+    Bypassed(String),
+    Failed(String),
+}
+
+#[derive(Default)]
+pub(crate) struct OutState {
+    pub seq: u64,
+    pub last_pts: Option<Nanos>,
+    pub open: Vec<u64>,
+}
+
+pub(crate) type Waker = Arc<dyn Fn() + Send + Sync>;
+
+pub(crate) struct NodeState {
+    pub status: Status,
+    pub want: Want,
+    pub outs: Vec<OutState>,
+    pub last: Option<Header>,
+    pub pipe_broken: bool,
+    pub ops: u64,
+    pub items_in: u64,
+    pub items_out: u64,
+    /// Real nanoseconds waited for input, room, models, time.
+    pub waited: [u64; 4],
+    pub model_since: Option<Instant>,
+    pub ended_at: Option<Instant>,
+    pub started_at: Option<Instant>,
+    pub restarts: u32,
+    pub item_errors: u64,
+    pub clamped: u64,
+    pub counters: BTreeMap<&'static str, u64>,
+    pub reports: BTreeMap<&'static str, serde_json::Value>,
+    pub notes: Vec<String>,
+    pub progress: Option<(f64, Option<f64>)>,
+    pub waker: Option<Waker>,
+    pub end: Option<NodeEnd>,
+    /// When a running node last did anything, and the count it had (watchdog).
+    pub watch: (u64, Option<Instant>),
+}
+
+impl NodeState {
+    pub fn new(outputs: usize) -> Self {
+        Self {
+            status: Status::Ready,
+            want: Want::Start,
+            outs: (0..outputs).map(|_| OutState::default()).collect(),
+            last: None,
+            pipe_broken: false,
+            ops: 0,
+            items_in: 0,
+            items_out: 0,
+            waited: [0; 4],
+            model_since: None,
+            ended_at: None,
+            started_at: None,
+            restarts: 0,
+            item_errors: 0,
+            clamped: 0,
+            counters: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            notes: Vec::new(),
+            progress: None,
+            waker: None,
+            end: None,
+            watch: (0, None),
+        }
+    }
+}
+
+pub(crate) struct State {
+    pub links: Vec<Link>,
+    pub nodes: Vec<NodeState>,
+    pub running: usize,
+    pub ready: usize,
+    /// Nodes that wait for a model without holding a slot.
+    pub external: usize,
+    pub live: usize,
+    pub started: bool,
+    pub failure: Option<String>,
+    /// Graph time by which a graceful stop gives up (virtual clocks).
+    pub drain_at: Option<Nanos>,
+    /// Real time by which it gives up, and by which cancelled nodes must have left.
+    pub deadline: Option<Instant>,
+    pub notes: Vec<String>,
+}
+
+pub(crate) struct Engine {
+    pub name: Arc<str>,
+    pub nodes: Vec<NodeInfo>,
+    pub edges: Vec<EdgeInfo>,
+    pub scopes: Vec<(Arc<str>, AtomicU32)>,
+    pub clock: Box<dyn Clock>,
+    pub lockstep: bool,
+    pub slots: usize,
+    pub stats: bool,
+    pub drain: Duration,
+    pub observer: Option<crate::run::Observer>,
+    pub stopping: AtomicBool,
+    pub cancelled: AtomicBool,
+    /// Do not even wait for models to finish what is whole.
+    pub killed: AtomicBool,
+    pub state: Mutex<State>,
+    pub wake: Vec<Condvar>,
+    pub supervisor: Condvar,
+}
+
+/// The locked state, with the threads to wake once it is unlocked.
+pub(crate) struct Locked<'a> {
+    engine: &'a Engine,
+    guard: Option<MutexGuard<'a, State>>,
+    wakes: Vec<usize>,
+    calls: Vec<Waker>,
+    supervisor: bool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.guard.as_ref().unwrap_or_else(|| unreachable!("the guard is only taken on drop"))
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.guard.as_mut().unwrap_or_else(|| unreachable!("the guard is only taken on drop"))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.guard = None;
+        self.notify();
+    }
+}
+
+pub(crate) enum Taken {
+    /// Input port and item.
+    Item(usize, Item),
+    Ended,
+    Nothing,
+}
+
+enum Select {
+    Take(usize),
+    Wait,
+    Ended,
+}
+
+/// The link to take from: smallest media time, then order; an empty open link holds back
+/// whatever its next item could still come before.
+fn select(links: &[Link], order: &[usize]) -> Select {
+    let mut best: Option<((Nanos, u64), usize, usize)> = None;
+    let mut open = false;
+    for (rank, &l) in order.iter().enumerate() {
+        let link = &links[l];
+        if link.end().is_some() {
+            continue;
+        }
+        open = true;
+        if let Some(key) = link.head_key()
+            && best.is_none_or(|(least, ..)| key < least)
+        {
+            best = Some((key, rank, l));
+        }
+    }
+    let Some((key, rank, l)) = best else { return if open { Select::Wait } else { Select::Ended } };
+    let held = order.iter().enumerate().any(|(other, &o)| {
+        let link = &links[o];
+        link.end().is_none() && link.is_empty() && (link.next_key(), other) < (key, rank)
+    });
+    if held { Select::Wait } else { Select::Take(l) }
+}
+
+impl<'a> Locked<'a> {
+    pub fn engine(&self) -> &'a Engine {
+        self.engine
+    }
+
+    /// The supervisor's wait for news.
+    pub fn wait_supervisor(mut self, timeout: Option<Duration>) -> Self {
+        self.supervisor = false;
+        self.notify();
+        if let Some(guard) = self.guard.take() {
+            let cv = &self.engine.supervisor;
+            self.guard = Some(match timeout {
+                None => cv.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                Some(rest) => cv.wait_timeout(guard, rest).unwrap_or_else(PoisonError::into_inner).0,
+            });
+        }
+        self
+    }
+
+    fn notify(&mut self) {
+        for node in self.wakes.drain(..) {
+            self.engine.wake[node].notify_one();
+        }
+        for call in self.calls.drain(..) {
+            call();
+        }
+        if std::mem::take(&mut self.supervisor) {
+            self.engine.supervisor.notify_all();
+        }
+    }
+
+    /// Makes a waiting node ready.
+    pub fn ready(&mut self, node: usize) {
+        let state = &mut self.nodes[node];
+        if state.status == Status::Waiting && state.want != Want::Model {
+            state.status = Status::Ready;
+            self.ready += 1;
+        }
+    }
+
+    /// Something was pushed to link `l`.
+    fn arrived(&mut self, l: usize) {
+        let (node, port) = self.engine.edges[l].to;
+        let state = &self.nodes[node];
+        if state.status == Status::Waiting
+            && matches!(state.want, Want::Input(p) | Want::Poll(p) if p.is_none_or(|p| p == port))
+        {
+            self.ready(node);
+            self.schedule();
+        }
+    }
+
+    /// Something was taken from link `l`.
+    fn room(&mut self, l: usize) {
+        let node = self.engine.edges[l].from.0;
+        let state = &self.nodes[node];
+        if state.status == Status::Waiting && matches!(state.want, Want::Output(Some(w), _) if w == l) {
+            self.ready(node);
+            self.schedule();
+        }
+    }
+
+    fn key(&self, node: usize) -> Nanos {
+        match self.nodes[node].want {
+            Want::Start | Want::Model => Nanos::MIN,
+            Want::Output(_, at) | Want::Sleep(at) => at,
+            Want::Poll(_) => Nanos::MAX,
+            Want::Input(port) => {
+                let info = &self.engine.nodes[node];
+                let links = port.map_or(&info.all_inputs, |p| &info.inputs[p]);
+                links.iter().filter_map(|&l| self.links[l].head_time()).min().unwrap_or(Nanos::MIN)
+            }
+        }
+    }
+
+    /// Hands free slots to ready nodes; when nobody runs and nobody can, moves time on or
+    /// reports the deadlock.
+    pub fn schedule(&mut self) {
+        if !self.started {
+            return;
+        }
+        loop {
+            while self.ready > 0 && self.running < self.engine.slots {
+                let ready = (0..self.nodes.len()).filter(|&n| self.nodes[n].status == Status::Ready);
+                let next = if self.engine.slots == usize::MAX {
+                    ready.into_iter().next()
+                } else {
+                    ready.min_by_key(|&n| (self.key(n), n))
+                };
+                let Some(next) = next else { break };
+                self.nodes[next].status = Status::Running;
+                self.ready -= 1;
+                self.running += 1;
+                self.wakes.push(next);
+            }
+            if self.running > 0 || self.external > 0 || self.live == 0 || !self.quiesce() {
+                return;
+            }
+        }
+    }
+
+    /// Nobody runs. Returns whether somebody became ready.
+    fn quiesce(&mut self) -> bool {
+        let nodes = 0..self.nodes.len();
+        let polling: Vec<usize> = nodes
+            .clone()
+            .filter(|&n| self.nodes[n].status == Status::Waiting && matches!(self.nodes[n].want, Want::Poll(_)))
+            .collect();
+        if !polling.is_empty() {
+            polling.into_iter().for_each(|n| self.ready(n));
+            return true;
+        }
+        let sleepers: Vec<(Nanos, usize)> = nodes
+            .filter_map(|n| match self.nodes[n] {
+                NodeState { status: Status::Waiting, want: Want::Sleep(at), .. } => Some((at, n)),
+                _ => None,
+            })
+            .collect();
+        if let Some(&(next, _)) = sleepers.iter().min() {
+            if !self.engine.clock.is_virtual() {
+                return false;
+            }
+            if !self.engine.cancelled.load(SeqCst) && self.drain_at.is_some_and(|at| at < next) {
+                self.cancel_all();
+                return true;
+            }
+            self.engine.clock.jump(next);
+            let now = self.engine.clock.now();
+            sleepers.into_iter().filter(|&(at, _)| at <= now).for_each(|(_, n)| self.ready(n));
+            return true;
+        }
+        if self.engine.cancelled.load(SeqCst) {
+            return false;
+        }
+        let report = crate::diagnose::deadlock(self.engine, self);
+        self.failure.get_or_insert(report);
+        self.cancel_all();
+        self.ready > 0
+    }
+
+    /// Cancels everything: all nodes unwind at their next step.
+    pub fn cancel_all(&mut self) {
+        self.engine.stopping.store(true, SeqCst);
+        self.engine.cancelled.store(true, SeqCst);
+        self.deadline = Some(Instant::now() + crate::run::GRACE);
+        self.supervisor = true;
+        for n in 0..self.nodes.len() {
+            self.ready(n);
+            let waker = self.nodes[n].waker.clone();
+            self.calls.extend(waker);
+        }
+    }
+
+    /// Sources end; the rest drains until the deadline.
+    pub fn stop_gracefully(&mut self) {
+        if self.engine.stopping.swap(true, SeqCst) {
+            return;
+        }
+        let drain = self.engine.drain;
+        let nanos = Nanos::try_from(drain.as_nanos()).unwrap_or(Nanos::MAX);
+        self.drain_at = Some(self.engine.clock.now().saturating_add(nanos));
+        // A deadline beyond the clock's range is no deadline.
+        self.deadline = Instant::now().checked_add(drain);
+        self.supervisor = true;
+        for n in 0..self.nodes.len() {
+            if self.engine.nodes[n].source {
+                self.ready(n);
+                let waker = self.nodes[n].waker.clone();
+                self.calls.extend(waker);
+            }
+        }
+        self.schedule();
+    }
+
+    /// Gives the slot up and waits until the scheduler gives one back.
+    pub fn suspend(mut self, me: usize, status: Status, want: Want, timeout: Option<Duration>) -> Self {
+        let since = Instant::now();
+        self.nodes[me].want = want;
+        self.nodes[me].status = status;
+        self.running -= 1;
+        if status == Status::Ready {
+            self.ready += 1;
+        }
+        self.schedule();
+        self = self.park(me, timeout.and_then(|t| since.checked_add(t)));
+        let kind = match want {
+            Want::Output(..) => 1,
+            Want::Model => 2,
+            Want::Sleep(_) | Want::Start => 3,
+            Want::Input(_) | Want::Poll(_) => 0,
+        };
+        let waited = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nodes[me].waited[kind] += waited;
+        self
+    }
+
+    /// Waits until this node has a slot. After `until` it asks for one.
+    pub fn park(mut self, me: usize, mut until: Option<Instant>) -> Self {
+        // Being its own successor is common in lockstep: then nothing is woken and nothing waits.
+        if self.nodes[me].status == Status::Running {
+            self.wakes.retain(|&n| n != me);
+            return self;
+        }
+        self.notify();
+        while self.nodes[me].status != Status::Running {
+            let Some(guard) = self.guard.take() else { break };
+            let cv = &self.engine.wake[me];
+            match until.map(|t| t.saturating_duration_since(Instant::now())) {
+                None => self.guard = Some(cv.wait(guard).unwrap_or_else(PoisonError::into_inner)),
+                Some(rest) => {
+                    let (guard, timed_out) = cv.wait_timeout(guard, rest).unwrap_or_else(PoisonError::into_inner);
+                    self.guard = Some(guard);
+                    if timed_out.timed_out() {
+                        until = None;
+                        self.ready(me);
+                        self.schedule();
+                        self.wakes.retain(|&n| n != me);
+                        self.notify();
+                    }
+                }
+            }
+        }
+        self
+    }
+
+    /// Lockstep only: lets a node with smaller media time go first.
+    fn give_way(self, me: usize, want: Want) -> Self {
+        self.suspend(me, Status::Ready, want, None)
+    }
+
+    /// Ends a node: its outputs get the end of stream, its inputs close.
+    pub fn finish(&mut self, me: usize, reason: &EosReason, end: NodeEnd) {
+        self.close_segments(me, *reason != EosReason::Complete);
+        let info = &self.engine.nodes[me];
+        for &l in info.outputs.iter().flatten() {
+            self.links[l].push(Item::Mark(Mark::Eos(reason.clone())));
+            self.arrived(l);
+        }
+        for &l in &info.all_inputs {
+            self.links[l].close();
+            self.room(l);
+        }
+        self.nodes[me].end = Some(end);
+        self.nodes[me].ended_at = Some(Instant::now());
+        self.nodes[me].status = Status::Done;
+        self.running -= 1;
+        self.live -= 1;
+        self.supervisor = true;
+        self.schedule();
+    }
+
+    /// Ends the segments a node has open on its outputs.
+    pub fn close_segments(&mut self, me: usize, cancelled: bool) {
+        for port in 0..self.nodes[me].outs.len() {
+            for id in std::mem::take(&mut self.nodes[me].outs[port].open) {
+                self.push_mark(me, port, &Mark::SegmentEnd { id, cancelled });
+            }
+        }
+    }
+
+    /// Sends a mark that never waits.
+    pub fn push_mark(&mut self, me: usize, port: usize, mark: &Mark) {
+        for &l in &self.engine.nodes[me].outputs[port] {
+            self.links[l].push(Item::Mark(mark.clone()));
+            self.arrived(l);
+        }
+    }
+
+    /// How the inputs of a node ended, the worst of them.
+    pub fn inherited(&self, me: usize) -> EosReason {
+        let links = &self.engine.nodes[me].all_inputs;
+        links.iter().filter_map(|&l| self.links[l].end().cloned()).fold(EosReason::Complete, EosReason::worse)
+    }
+}
+
+impl Engine {
+    pub fn lock(&self) -> Locked<'_> {
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { engine: self, guard: Some(guard), wakes: Vec::new(), calls: Vec::new(), supervisor: false }
+    }
+
+    /// The current epoch of a scope.
+    pub fn epoch(&self, scope: Option<usize>) -> Option<u32> {
+        scope.map(|s| self.scopes[s].1.load(SeqCst))
+    }
+
+    /// Was the scope of this node cancelled, and the node not yet told?
+    pub fn scope_cancelled(&self, me: usize) -> bool {
+        let info = &self.nodes[me];
+        self.epoch(info.scope).is_some_and(|epoch| epoch != info.epoch.load(SeqCst))
+    }
+
+    /// Must this node unwind?
+    pub fn check(&self, me: usize) -> Result<()> {
+        let info = &self.nodes[me];
+        let ending = info.source && self.stopping.load(SeqCst) && !info.stop_seen.load(SeqCst);
+        if ending || self.cancelled.load(SeqCst) || self.scope_cancelled(me) {
+            return Err(Error::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// The next item of one input port (or of any).
+    pub fn take(&self, me: usize, port: Option<usize>, poll: bool) -> Result<Taken> {
+        let info = &self.nodes[me];
+        let order = port.map_or(&info.all_inputs, |p| &info.inputs[p]);
+        let mut st = self.lock();
+        let mut granted = !self.lockstep;
+        let mut polled = false;
+        loop {
+            self.check(me)?;
+            for &l in order {
+                if st.links[l].settle(self.epoch(self.edges[l].scope)) {
+                    st.room(l);
+                }
+            }
+            match select(&st.links, order) {
+                Select::Ended => return Ok(Taken::Ended),
+                Select::Take(_) if !granted => {
+                    granted = true;
+                    st = st.give_way(me, Want::Input(port));
+                }
+                Select::Take(l) => {
+                    let Some(item) = st.links[l].pop() else { continue };
+                    st.nodes[me].ops += 1;
+                    if let Item::Data(header, _) = &item {
+                        st.nodes[me].last = Some(*header);
+                        st.nodes[me].items_in += 1;
+                        if self.stats {
+                            let age = self.clock.now().saturating_sub(header.born);
+                            let counts = st.links[l].counts_mut();
+                            counts.max_age = counts.max_age.max(age);
+                        }
+                    }
+                    st.room(l);
+                    return Ok(Taken::Item(self.edges[l].to.1, item));
+                }
+                Select::Wait if poll => {
+                    if polled || !self.clock.is_virtual() {
+                        return Ok(Taken::Nothing);
+                    }
+                    polled = true;
+                    st = st.suspend(me, Status::Waiting, Want::Poll(port), None);
+                }
+                Select::Wait => st = st.suspend(me, Status::Waiting, Want::Input(port), None),
+            }
+        }
+    }
+
+    /// Sends an item to every edge of an output port.
+    pub fn emit(&self, me: usize, port: usize, mut item: Item) -> Result<()> {
+        let info = &self.nodes[me];
+        if info.source
+            && self.clock.paces()
+            && let Item::Data(header, _) = &item
+        {
+            self.sleep_until(me, header.pts)?;
+        }
+        let mut st = self.lock();
+        self.check_emit(me, &item)?;
+        self.stamp(&mut st, me, port, &mut item);
+        if self.lockstep {
+            let at = item.time().or(st.nodes[me].outs[port].last_pts).unwrap_or(Nanos::MIN);
+            st = st.give_way(me, Want::Output(None, at));
+            self.check_emit(me, &item)?;
+        }
+        st.nodes[me].ops += 1;
+        let links = &info.outputs[port];
+        match &item {
+            Item::Mark(Mark::SegmentStart(id)) => st.nodes[me].outs[port].open.push(*id),
+            Item::Mark(Mark::SegmentEnd { id, .. }) => st.nodes[me].outs[port].open.retain(|open| open != id),
+            Item::Data(..) => st.nodes[me].items_out += 1,
+            _ => {}
+        }
+        let mut rest = Some(item);
+        for (n, &l) in links.iter().enumerate() {
+            let last = n + 1 == links.len();
+            let Some(mut one) = (if last { rest.take() } else { rest.clone() }) else { break };
+            loop {
+                match st.links[l].push(one) {
+                    Push::Done => {
+                        st.arrived(l);
+                        break;
+                    }
+                    Push::Full(back) => {
+                        one = back;
+                        let since = Instant::now();
+                        let at = one.time().unwrap_or(Nanos::MIN);
+                        st = st.suspend(me, Status::Waiting, Want::Output(Some(l), at), None);
+                        let counts = st.links[l].counts_mut();
+                        counts.blocked += 1;
+                        counts.blocked_ns += u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                        self.check_emit(me, &one)?;
+                    }
+                    Push::Overflow => {
+                        return Err(Error::msg(format_args!(
+                            "edge `{}` is full ({}) and its policy is `fail`; raise `cap` or choose another `full`",
+                            self.edges[l].name,
+                            st.links[l].depth()
+                        )));
+                    }
+                }
+            }
+        }
+        let closed = |ports: &[Vec<usize>]| ports.iter().flatten().all(|&l| st.links[l].is_closed());
+        if !links.is_empty() && closed(std::slice::from_ref(links)) && closed(&info.outputs) {
+            // Nobody listens any more: the node ends as if its work were done.
+            st.nodes[me].pipe_broken = true;
+            return Err(Error::Cancelled);
+        }
+        Ok(())
+    }
+
+    fn check_emit(&self, me: usize, item: &Item) -> Result<()> {
+        let sticky = matches!(item, Item::Data(header, _) if header.flags & Header::STICKY != 0);
+        if sticky && !self.cancelled.load(SeqCst) { Ok(()) } else { self.check(me) }
+    }
+
+    fn stamp(&self, st: &mut Locked<'_>, me: usize, port: usize, item: &mut Item) {
+        let last = st.nodes[me].last;
+        let node = &mut st.nodes[me];
+        let out = &mut node.outs[port];
+        match item {
+            Item::Data(header, _) => {
+                header.seq = out.seq;
+                out.seq += 1;
+                header.epoch = self.nodes[me].epoch.load(SeqCst);
+                if header.born == 0 {
+                    header.born = last.map_or_else(|| self.clock.now(), |h| h.born);
+                }
+                if let Some(before) = out.last_pts
+                    && header.pts < before
+                {
+                    header.pts = before;
+                    node.clamped += 1;
+                }
+                out.last_pts = Some(header.pts);
+            }
+            Item::Mark(Mark::Flush(_)) => out.last_pts = None,
+            _ => {}
+        }
+    }
+
+    /// Waits on the graph's clock.
+    pub fn sleep_until(&self, me: usize, at: Nanos) -> Result<()> {
+        let mut st = self.lock();
+        loop {
+            self.check(me)?;
+            st.nodes[me].ops += 1;
+            let timeout = match self.clock.until(at) {
+                Wait::Over => return Ok(()),
+                Wait::Real(rest) => Some(rest),
+                Wait::Jump => None,
+            };
+            st = st.suspend(me, Status::Waiting, Want::Sleep(at), timeout);
+        }
+    }
+
+    /// A model is asked: in lockstep the node keeps its slot (what a model answers must not
+    /// depend on what runs beside it); else others may run.
+    pub fn model_begin(&self, me: usize, waker: Waker) {
+        let mut st = self.lock();
+        st.nodes[me].waker = Some(waker);
+        st.nodes[me].model_since = Some(Instant::now());
+        st.nodes[me].want = Want::Model;
+        if !self.lockstep && st.nodes[me].status == Status::Running {
+            st.nodes[me].status = Status::Waiting;
+            st.running -= 1;
+            st.external += 1;
+            st.schedule();
+        }
+    }
+
+    /// The model has answered.
+    pub fn model_end(&self, me: usize) {
+        let mut st = self.lock();
+        st.nodes[me].waker = None;
+        st.nodes[me].ops += 1;
+        if let Some(since) = st.nodes[me].model_since.take() {
+            st.nodes[me].waited[2] += u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+        if !self.lockstep && st.nodes[me].status == Status::Waiting {
+            st.external -= 1;
+            st.nodes[me].status = Status::Ready;
+            st.ready += 1;
+            st.schedule();
+            st = st.park(me, None);
+        }
+        drop(st);
+    }
+
+    /// Bumps the epoch of a scope and wakes its members.
+    pub fn cancel_scope(&self, scope: usize) {
+        let mut st = self.lock();
+        self.scopes[scope].1.fetch_add(1, SeqCst);
+        for (n, info) in self.nodes.iter().enumerate() {
+            if info.scope == Some(scope) {
+                st.ready(n);
+                let waker = st.nodes[n].waker.clone();
+                st.calls.extend(waker);
+            }
+        }
+        // Stale data must not keep a sender waiting whose consumer waits elsewhere.
+        for (l, edge) in self.edges.iter().enumerate() {
+            if edge.scope == Some(scope) && st.links[l].settle(self.epoch(edge.scope)) {
+                st.room(l);
+            }
+        }
+        st.schedule();
+    }
+
+    /// A node failed for good: the graph stops gracefully and says why.
+    pub fn fail(&self, me: usize, sentence: &str) {
+        let mut st = self.lock();
+        st.failure.get_or_insert_with(|| sentence.to_string());
+        st.stop_gracefully();
+        let reason = EosReason::Failed { node: self.nodes[me].name.clone(), error: Arc::from(sentence) };
+        st.finish(me, &reason, NodeEnd::Failed(sentence.to_string()));
+    }
+}
+
+/// Must a graph with these edges run in lockstep on a virtual clock?
+pub(crate) fn needs_lockstep(policies: impl IntoIterator<Item = Full>, cancels: bool) -> bool {
+    cancels || policies.into_iter().any(|full| full != Full::Block)
+}

@@ -1,0 +1,238 @@
+//! Where captions go: standard output, or a file that appears under its name only when it is whole.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Stdout, Write};
+use std::path::{Path, PathBuf};
+
+use oxiline_graph::{Error, Result};
+
+use super::{Caption, CaptionWriter, Format};
+
+/// Was it written, or is there nobody to read it any more?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// Yes.
+    Yes,
+    /// The reader of the pipe went away: stop, quietly.
+    ReaderGone,
+}
+
+enum Target {
+    Stdout(Stdout),
+    File(BufWriter<File>),
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(out) => out.write(bytes),
+            Self::File(out) => out.write(bytes),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(out) => out.flush(),
+            Self::File(out) => out.flush(),
+        }
+    }
+}
+
+/// Captions on their way to standard output or to a file.
+///
+/// A file is written as `NAME.partial` and renamed by [`complete`](Self::complete); anything else
+/// that ends the work leaves the part under that name.
+pub struct CaptionOutput {
+    writer: CaptionWriter<Target>,
+    /// Final and temporary name.
+    names: Option<(PathBuf, PathBuf)>,
+}
+
+impl CaptionOutput {
+    /// Opens `to`: `-` is standard output.
+    ///
+    /// # Errors
+    /// A sentence when the file cannot be made.
+    pub fn open(to: &str, format: Format, max_line: Option<usize>) -> Result<Self> {
+        if to == "-" {
+            let writer = CaptionWriter::new(Target::Stdout(io::stdout()), format, max_line);
+            return Ok(Self { writer, names: None });
+        }
+        let path = PathBuf::from(to);
+        if path.is_dir() || path.file_name().is_none() {
+            return Err(Error::msg(format_args!(
+                "captions cannot be written to `{to}`: it is a directory; name a file"
+            )));
+        }
+        let partial = partial_name(&path);
+        let file = File::create(&partial).map_err(|e| {
+            let place = match path.parent() {
+                Some(p) if !p.as_os_str().is_empty() => p.display().to_string(),
+                _ => "the current directory".into(),
+            };
+            let advice = match e.kind() {
+                io::ErrorKind::NotFound => format!("make the directory {place} first"),
+                io::ErrorKind::PermissionDenied => format!("{place} may not be written by this user"),
+                _ => format!("is {place} writable?"),
+            };
+            Error::msg(format_args!("captions cannot be written to `{to}`: {e}; {advice}"))
+        })?;
+        let writer = CaptionWriter::new(Target::File(BufWriter::new(file)), format, max_line);
+        Ok(Self { writer, names: Some((path, partial)) })
+    }
+
+    /// The media ends here: no later time is written.
+    pub fn limit(&mut self, seconds: f64) {
+        self.writer.limit(seconds);
+    }
+
+    /// Segments written.
+    pub fn count(&self) -> usize {
+        self.writer.count()
+    }
+
+    /// Writes a segment; it is visible to readers of the pipe or file at once.
+    ///
+    /// # Errors
+    /// A sentence when the disk is full or the like; what was written before stays.
+    pub fn push(&mut self, caption: &Caption) -> Result<Written> {
+        let result = self.writer.push(caption);
+        self.judge(result)
+    }
+
+    /// Everything came: ends the file and gives it its name.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn complete(mut self, duration: Option<f64>) -> Result<Written> {
+        let result = self.writer.finish(duration);
+        let written = self.judge(result)?;
+        if let Some((path, partial)) = self.names.take() {
+            if let Target::File(out) = self.writer.into_inner() {
+                out.into_inner()
+                    .map_err(io::IntoInnerError::into_error)
+                    .and_then(|f| f.sync_data())
+                    .map_err(|e| full(&partial, &e))?;
+            }
+            std::fs::rename(&partial, &path).map_err(|e| {
+                Error::msg(format_args!(
+                    "the captions are whole in `{}` but cannot be renamed to `{}`: {e}",
+                    partial.display(),
+                    path.display()
+                ))
+            })?;
+        }
+        Ok(written)
+    }
+
+    /// The work was stopped or failed: ends the file as far as it got and keeps it as
+    /// `NAME.partial`. Returns a sentence that says so.
+    pub fn keep_partial(mut self, duration: Option<f64>) -> Option<String> {
+        let _ = self.writer.finish(duration);
+        let count = self.writer.count();
+        let (path, partial) = self.names.take()?;
+        if count == 0 {
+            drop(self.writer);
+            let _ = std::fs::remove_file(&partial);
+            return Some(format!("`{}` was not written: the work stopped before the first caption", path.display()));
+        }
+        Some(format!(
+            "the work stopped before the end: the first {count} captions are in `{}`, `{}` was not written",
+            partial.display(),
+            path.display()
+        ))
+    }
+
+    fn judge(&self, result: io::Result<()>) -> Result<Written> {
+        match (result, &self.names) {
+            (Ok(()), _) => Ok(Written::Yes),
+            (Err(e), None) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Written::ReaderGone),
+            (Err(e), None) => Err(Error::msg(format_args!("captions cannot be written to standard output: {e}"))),
+            (Err(e), Some((_, partial))) => Err(full(partial, &e)),
+        }
+    }
+}
+
+fn full(partial: &Path, e: &io::Error) -> Error {
+    let advice = match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space and run it again",
+        _ => "what was written before is there",
+    };
+    Error::msg(format_args!("captions cannot be written to `{}`: {e}; {advice}", partial.display()))
+}
+
+fn partial_name(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Caption {
+        Caption { start: 0.0, end: 1.0, text: text.into(), ..Caption::default() }
+    }
+
+    #[test]
+    fn a_file_gets_its_name_only_when_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("a.srt");
+        let partial = dir.path().join("a.srt.partial");
+        let mut out = CaptionOutput::open(to.to_str().unwrap(), Format::Srt, None).unwrap();
+        assert_eq!(out.push(&said("hello")).unwrap(), Written::Yes);
+        assert!(!to.exists());
+        // Flushed for each segment, so that it can be watched.
+        assert!(std::fs::read_to_string(&partial).unwrap().contains("hello"));
+        out.complete(None).unwrap();
+        assert!(!partial.exists());
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n");
+    }
+
+    #[test]
+    fn a_stopped_file_stays_partial_and_valid_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("a.json");
+        std::fs::write(&to, "old").unwrap();
+        let mut out = CaptionOutput::open(to.to_str().unwrap(), Format::Json, None).unwrap();
+        out.push(&said("half")).unwrap();
+        let note = out.keep_partial(None).unwrap();
+        assert!(note.contains("first 1 captions") && note.contains("a.json.partial"), "{note}");
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "old", "what was there before is not touched");
+        let partial = std::fs::read_to_string(dir.path().join("a.json.partial")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&partial).unwrap();
+    }
+
+    #[test]
+    fn nothing_written_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("a.txt");
+        let out = CaptionOutput::open(to.to_str().unwrap(), Format::Text, None).unwrap();
+        assert!(out.keep_partial(None).is_some());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn places_that_cannot_be_written_are_one_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("no/such/a.srt");
+        let Err(error) = CaptionOutput::open(missing.to_str().unwrap(), Format::Srt, None) else { panic!() };
+        assert!(error.to_string().contains("make the directory"), "{error}");
+        let Err(error) = CaptionOutput::open(dir.path().to_str().unwrap(), Format::Srt, None) else { panic!() };
+        assert!(error.to_string().contains("is a directory"), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_one_sentence() {
+        let out = File::options().write(true).open("/dev/full").unwrap();
+        let mut output = CaptionOutput {
+            writer: CaptionWriter::new(Target::File(BufWriter::new(out)), Format::Text, None),
+            names: Some(("x".into(), "x.partial".into())),
+        };
+        let error = output.push(&said("hello")).unwrap_err().to_string();
+        assert!(error.contains("x.partial") && error.contains("free some space"), "{error}");
+        // The buffer's destructor must not try again on this path.
+        std::mem::forget(output);
+    }
+}

@@ -1,0 +1,436 @@
+//! The command line as data: verbs, flags and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Local AI as streaming media pipelines: actor nodes, bounded channels, graphs in TOML.
+#[derive(Debug, Parser)]
+#[command(name = "oxiline", version, about, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    /// Options every verb takes.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Options every verb takes.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// Compute threads [default: one a core]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Where downloaded models are kept
+    #[arg(long, global = true, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Use no network at all
+    #[arg(long, global = true)]
+    pub offline: bool,
+    /// Statistics on standard error: a summary, or JSON (one object a line, the last one at the end)
+    #[arg(long, global = true, value_name = "FORM", num_args = 0..=1, default_missing_value = "summary")]
+    pub stats: Option<Stats>,
+    /// No progress bar and no notes
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// Form of `--stats`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stats {
+    /// A table for a person.
+    Summary,
+    /// JSON for a program.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Transcribe speech in audio or video files to text or captions
+    Transcribe(Transcribe),
+    /// Run graphs from TOML files, all in this process
+    Run(Run),
+    /// Check, show or draw a graph file
+    Graph(Graph),
+    /// Print the JSON Schema of graph files, for editors
+    Schema(Schema),
+    /// Download, list, inspect and remove models
+    Models(Models),
+    /// Print processor, memory, compute and audio devices
+    Devices(Devices),
+    /// Measure this machine's limits and our kernels against them
+    Bench(Bench),
+    /// Run one model or stage on exact tensors and write what it computes
+    Dump(Dump),
+}
+
+/// `oxiline transcribe`
+#[derive(Debug, Args)]
+pub struct Transcribe {
+    /// Audio or video files ("-": standard input)
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<String>,
+    /// Model directory, `org/name`, or a name of `oxiline models list --known`
+    #[arg(long, short, value_name = "MODEL", default_value = "whisper-base")]
+    pub model: String,
+    /// Language spoken, as code or name ("de", "german") [default: detected]
+    #[arg(long, short, value_name = "LANG")]
+    pub language: Option<String>,
+    /// Translate to English
+    #[arg(long)]
+    pub translate: bool,
+    /// Segment times from the model's timestamp tokens (always on past 30 s and for caption formats)
+    #[arg(long)]
+    pub timestamps: bool,
+    /// Word times
+    #[arg(long)]
+    pub word_timestamps: bool,
+    /// Output format
+    #[arg(long, short, value_name = "FORMAT", value_enum)]
+    pub format: Option<Format>,
+    /// The same as `--format json`
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Output file, or a directory when there are several inputs ("-": standard output)
+    #[arg(long, short, value_name = "OUT", default_value = "-")]
+    pub output: String,
+    /// Longest caption line, characters (srt, vtt, lrc)
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub max_line: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub decode: Decode,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub load: LoadArgs,
+    /// Print the graph instead of running it
+    #[arg(long)]
+    pub print_graph: bool,
+    /// Fetch the model and stop
+    #[arg(long)]
+    pub download_only: bool,
+}
+
+/// How Whisper decodes: the same flags for `transcribe` and `dump whisper`.
+#[derive(Debug, Clone, Args)]
+pub struct Decode {
+    /// Text the model believes was said before
+    #[arg(long, value_name = "TEXT")]
+    pub initial_prompt: Option<String>,
+    /// Text the transcript of every window starts with
+    #[arg(long, value_name = "TEXT")]
+    pub prefix: Option<String>,
+    /// Decode again at higher temperatures when a window looks wrong
+    #[arg(long)]
+    pub fallback: bool,
+    /// Temperatures of the fallback
+    #[arg(long, value_name = "T,T,...", value_delimiter = ',')]
+    pub temperatures: Option<Vec<f32>>,
+    /// A window that compresses better than this looks wrong
+    #[arg(long, value_name = "R")]
+    pub compression_ratio_threshold: Option<f32>,
+    /// A window less probable than this (mean log-probability) looks wrong
+    #[arg(long, value_name = "L", allow_hyphen_values = true)]
+    pub logprob_threshold: Option<f32>,
+    /// Above this probability of no speech, an improbable window is skipped
+    #[arg(long, value_name = "P")]
+    pub no_speech_threshold: Option<f32>,
+    /// Give every window the text of the windows before it
+    #[arg(long)]
+    pub condition_on_prev: bool,
+    /// Beams (1: greedy)
+    #[arg(long, value_name = "N")]
+    pub beam: Option<usize>,
+    /// Most tokens a window
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Cut windows at silences and decode so many at a time (0: the sequential algorithm)
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Decode stretches without voice activity too
+    #[arg(long)]
+    pub keep_all: bool,
+    /// Seed of the sampling at temperatures above 0
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+/// How the weights are kept.
+#[derive(Debug, Clone, Args)]
+pub struct LoadArgs {
+    /// Precision the weights are kept in [default: as stored]
+    #[arg(long, value_name = "P", value_enum)]
+    pub precision: Option<PrecisionArg>,
+    /// Quantise the weights at load: faster, may change words
+    #[arg(long, value_name = "Q", value_enum)]
+    pub quant: Option<QuantArg>,
+}
+
+/// `--precision`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum PrecisionArg {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// `--quant`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum QuantArg {
+    Q8,
+}
+
+/// Caption formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Format {
+    Text,
+    Srt,
+    Vtt,
+    Json,
+    Tsv,
+    Lrc,
+}
+
+impl Format {
+    /// The word of the graph file.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Srt => "srt",
+            Self::Vtt => "vtt",
+            Self::Json => "json",
+            Self::Tsv => "tsv",
+            Self::Lrc => "lrc",
+        }
+    }
+
+    /// The usual file extension.
+    pub fn extension(self) -> &'static str {
+        if self == Self::Text { "txt" } else { self.word() }
+    }
+
+    /// The format a file name asks for.
+    pub fn of_path(path: &str) -> Option<Self> {
+        Some(match path.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
+            "txt" | "text" => Self::Text,
+            "srt" => Self::Srt,
+            "vtt" => Self::Vtt,
+            "json" => Self::Json,
+            "tsv" => Self::Tsv,
+            "lrc" => Self::Lrc,
+            _ => return None,
+        })
+    }
+}
+
+/// `oxiline run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Graph files
+    #[arg(required = true, value_name = "GRAPH.toml")]
+    pub graphs: Vec<PathBuf>,
+    /// Set a variable, or a key: `--set input=talk.mp3`, `--set nodes.vad.threshold=0.4`
+    #[arg(long = "set", value_name = "KEY=VALUE", allow_hyphen_values = true)]
+    pub sets: Vec<String>,
+    /// Fail (exit code 1) when anything was dropped, skipped or muted
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// `oxiline graph`
+#[derive(Debug, Args)]
+pub struct Graph {
+    /// What to do with it
+    #[command(subcommand)]
+    pub what: GraphVerb,
+}
+
+/// `oxiline graph ...`
+#[derive(Debug, Subcommand)]
+pub enum GraphVerb {
+    /// Check a graph file and print what is wrong, or its limits
+    Check(GraphFile),
+    /// Show nodes, edges, capacities, types, latency and memory
+    Show(GraphFile),
+    /// Draw it for Graphviz
+    Dot(GraphFile),
+    /// Draw it for Mermaid
+    Mermaid(GraphFile),
+}
+
+/// A graph file with its settings.
+#[derive(Debug, Args)]
+pub struct GraphFile {
+    /// Graph file
+    #[arg(value_name = "GRAPH.toml")]
+    pub graph: PathBuf,
+    /// Set a variable or key
+    #[arg(long = "set", value_name = "KEY=VALUE", allow_hyphen_values = true)]
+    pub sets: Vec<String>,
+}
+
+/// `oxiline schema`
+#[derive(Debug, Args)]
+pub struct Schema {
+    /// Print the node reference in Markdown instead
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// `oxiline models`
+#[derive(Debug, Args)]
+pub struct Models {
+    /// What to do
+    #[command(subcommand)]
+    pub what: ModelsVerb,
+}
+
+/// `oxiline models ...`
+#[derive(Debug, Subcommand)]
+pub enum ModelsVerb {
+    /// Download a model
+    Pull {
+        /// `org/name` or a known name
+        model: String,
+    },
+    /// List what is in the cache
+    List {
+        /// List the names this program knows instead
+        #[arg(long)]
+        known: bool,
+        /// JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one model's files and configuration
+    Show {
+        /// Directory, `org/name` or a known name
+        model: String,
+    },
+    /// Remove a model from the cache
+    Rm {
+        /// `org/name`
+        model: String,
+    },
+}
+
+/// `oxiline devices`
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `oxiline bench`
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `oxiline dump`
+#[derive(Debug, Args)]
+pub struct Dump {
+    /// Of what
+    #[command(subcommand)]
+    pub what: DumpVerb,
+}
+
+/// `oxiline dump ...`
+#[derive(Debug, Subcommand)]
+pub enum DumpVerb {
+    /// Whisper: `samples` to `mel encoder prompt_ids first_logits tokens language_probs`
+    Whisper(DumpWhisper),
+    /// Voice activity: `samples` to `probabilities`
+    Vad(DumpVad),
+    /// Resampling: `samples` to `samples`
+    Resample(DumpResample),
+    /// Names, shapes and types of a checkpoint's tensors, or one tensor's values
+    Tensors(DumpTensors),
+}
+
+/// Input and output of a dump.
+#[derive(Debug, Args)]
+pub struct InOut {
+    /// Safetensors file with the inputs
+    #[arg(long, value_name = "IN")]
+    pub input: PathBuf,
+    /// Safetensors file to write
+    #[arg(long, value_name = "OUT")]
+    pub output: PathBuf,
+}
+
+/// `oxiline dump whisper`
+#[derive(Debug, Args)]
+pub struct DumpWhisper {
+    /// Model directory, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    /// Language [default: detected]
+    #[arg(long, value_name = "L")]
+    pub language: Option<String>,
+    /// Task: transcribe or translate
+    #[arg(long, value_name = "T")]
+    pub task: Option<String>,
+    /// With timestamp tokens
+    #[arg(long)]
+    pub timestamps: bool,
+    /// Word times: adds `word_starts` and `word_ends` (seconds) and the words' texts to the metadata
+    #[arg(long)]
+    pub word_timestamps: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub decode: Decode,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub load: LoadArgs,
+}
+
+/// `oxiline dump vad`
+#[derive(Debug, Args)]
+pub struct DumpVad {
+    /// Silero weights [default: the built-in ones]
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump resample`
+#[derive(Debug, Args)]
+pub struct DumpResample {
+    /// Rate of the input, Hz
+    #[arg(long, value_name = "R")]
+    pub rate_in: u32,
+    /// Rate of the output, Hz
+    #[arg(long, value_name = "R")]
+    pub rate_out: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump tensors`
+#[derive(Debug, Args)]
+pub struct DumpTensors {
+    /// Checkpoint: directory, file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Write this tensor's values, as f32, to `--output`
+    #[arg(long, value_name = "NAME", requires = "output")]
+    pub tensor: Option<String>,
+    /// Safetensors file to write
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}

@@ -1,0 +1,84 @@
+//! Reading and writing the safetensors files of `oxiline dump`.
+
+use std::path::Path;
+
+use oxiline_graph::{Error, Result};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+/// A tensor to write.
+pub struct Out {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Out {
+    /// f32 values.
+    pub fn f32(name: &str, shape: &[usize], values: &[f32]) -> Self {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Self { name: name.into(), dtype: Dtype::F32, shape: shape.to_vec(), bytes }
+    }
+
+    /// Token ids as i64.
+    pub fn ids(name: &str, ids: &[u32]) -> Self {
+        let bytes = ids.iter().flat_map(|&v| i64::from(v).to_le_bytes()).collect();
+        Self { name: name.into(), dtype: Dtype::I64, shape: vec![ids.len()], bytes }
+    }
+}
+
+/// The one-dimensional f32 tensor `name` of a safetensors file (f64, f16, bf16 and i16 are converted;
+/// i16 is taken as PCM).
+pub fn read_samples(path: &Path, name: &str) -> Result<Vec<f32>> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).map_err(|e| Error::msg(format_args!("cannot read {shown}: {e}")))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|e| Error::msg(format_args!("{shown} is not a safetensors file: {e}")))?;
+    let tensor = file.tensor(name).map_err(|_| {
+        let mut names: Vec<_> = file.names().into_iter().map(|n| format!("`{n}`")).collect();
+        names.sort();
+        Error::msg(format_args!("{shown} has no tensor `{name}`; it holds: {}", names.join(", ")))
+    })?;
+    if tensor.shape().len() != 1 {
+        return Err(Error::msg(format_args!(
+            "{shown}: tensor `{name}` has shape {:?}; samples are one-dimensional (mono)",
+            tensor.shape()
+        )));
+    }
+    let data = tensor.data();
+    let values: Vec<f32> = match tensor.dtype() {
+        Dtype::F32 => data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        Dtype::F64 => data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),
+        Dtype::I16 => data.as_chunks::<2>().0.iter().map(|b| f32::from(i16::from_le_bytes(*b)) / 32768.0).collect(),
+        other => {
+            return Err(Error::msg(format_args!("{shown}: tensor `{name}` is {other:?}; give float32 samples")));
+        }
+    };
+    if let Some(at) = values.iter().position(|v| !v.is_finite()) {
+        return Err(Error::msg(format_args!("{shown}: sample {at} of `{name}` is not a finite number")));
+    }
+    Ok(values)
+}
+
+/// Writes tensors (and string metadata) beside `path` and renames the file when it is whole.
+pub fn write(path: &Path, tensors: &[Out], metadata: Vec<(String, String)>) -> Result<()> {
+    let failed = |e: &dyn std::fmt::Display| Error::msg(format_args!("cannot write {}: {e}", path.display()));
+    let views: Vec<(&str, TensorView<'_>)> = tensors
+        .iter()
+        .map(|t| {
+            TensorView::new(t.dtype, t.shape.clone(), &t.bytes).map(|view| (t.name.as_str(), view)).map_err(|e| failed(&e))
+        })
+        .collect::<Result<_>>()?;
+    let metadata = (!metadata.is_empty()).then(|| metadata.into_iter().collect());
+    let bytes = safetensors::serialize(views, metadata).map_err(|e| failed(&e))?;
+    let mut sibling = path.as_os_str().to_owned();
+    sibling.push(".part");
+    let sibling = std::path::PathBuf::from(sibling);
+    let done = std::fs::write(&sibling, bytes).and_then(|()| std::fs::rename(&sibling, path));
+    if let Err(error) = done {
+        // A half-written file must not look like a result; the write's own error is what matters.
+        let _ = std::fs::remove_file(&sibling);
+        return Err(failed(&error));
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! `oxiline dump`: exact tensors in, exact tensors out. See docs/dump.md.
+
+mod file;
+mod resample;
+mod tensors;
+mod vad;
+mod whisper;
+
+use oxiline::graph::Result;
+
+use super::Outcome;
+use super::args::{Dump, DumpVerb};
+
+/// Runs a dump.
+pub fn run(args: Dump) -> Result<Outcome> {
+    match args.what {
+        DumpVerb::Whisper(args) => whisper::run(args)?,
+        DumpVerb::Vad(args) => vad::run(args)?,
+        DumpVerb::Resample(args) => resample::run(args)?,
+        DumpVerb::Tensors(args) => tensors::run(args)?,
+    }
+    Ok(Outcome::Done)
+}

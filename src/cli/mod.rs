@@ -1,0 +1,96 @@
+//! The command line: a verb a file, each of them a thin client of the library.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use oxiline::graph::{Error, Result};
+
+mod args;
+mod bench;
+mod devices;
+mod dump;
+mod graph;
+mod interrupt;
+mod memory;
+mod models;
+mod progress;
+mod run;
+mod transcribe;
+
+use args::{Cli, Common, Verb};
+
+/// Exit code of bad input and failures.
+const FAILED: u8 = 1;
+/// Exit code after Ctrl-C: what was written is a part.
+const STOPPED: u8 = 130;
+
+/// How a verb ended.
+enum Outcome {
+    /// All is done.
+    Done,
+    /// It was stopped before the end.
+    Stopped,
+    /// It ran to the end, and something went wrong on the way that was already said.
+    Failed,
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("OXILINE_LOG").unwrap_or_else(|_| "error".into()))
+        .init();
+    match dispatch(cli) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Stopped) => ExitCode::from(STOPPED),
+        Ok(Outcome::Failed) => ExitCode::from(FAILED),
+        Err(error) => {
+            say(format_args!("oxiline: {error}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<Outcome> {
+    let common = cli.common;
+    if let Some(threads) = common.threads {
+        oxiline::set_threads(threads.into());
+    }
+    oxiline::models::set_defaults(&oxiline::models::HubSettings {
+        cache_dir: common.cache_dir.clone(),
+        offline: common.offline,
+    });
+    match cli.verb {
+        Verb::Transcribe(args) => transcribe::run(args, &common),
+        Verb::Run(args) => run::run(args, &common),
+        Verb::Graph(args) => graph::run(args),
+        Verb::Schema(args) => graph::schema(args),
+        Verb::Models(args) => models::run(args, &common),
+        Verb::Devices(args) => devices::run(args),
+        Verb::Bench(args) => bench::run(args),
+        Verb::Dump(args) => dump::run(args),
+    }
+}
+
+/// A line on standard error; a closed standard error is nobody's problem.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Text on standard output. A reader that went away ends the program quietly, as in a shell pipe.
+fn print(text: impl Display) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(Error::msg(format_args!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// The common options are part of every verb's signature only where they are used.
+fn quiet(common: &Common) -> bool {
+    common.quiet || common.stats == Some(args::Stats::Json)
+}

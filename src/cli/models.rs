@@ -1,0 +1,1 @@
+//! `oxiline models`: pull, list, show, rm.
