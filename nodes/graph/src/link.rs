@@ -528,8 +528,14 @@ mod tests {
 
     #[test]
     fn each_limit_holds_and_an_oversized_item_passes_alone() {
-        let cap = |time: Option<u64>, bytes| Cap { items: None, time: time.map(|n| crate::Span(std::time::Duration::from_nanos(n))), bytes };
-        for (cap, fit) in [(cap(Some(3), None), 3), (cap(None, Some(9)), 2), (cap(Some(3), Some(5)), 1), (cap(Some(0), Some(0)), 1)] {
+        let cap = |time: Option<u64>, bytes| Cap {
+            items: None,
+            time: time.map(|n| crate::Span(std::time::Duration::from_nanos(n))),
+            bytes,
+        };
+        for (cap, fit) in
+            [(cap(Some(3), None), 3), (cap(None, Some(9)), 2), (cap(Some(3), Some(5)), 1), (cap(Some(0), Some(0)), 1)]
+        {
             let mut link = Link::new(cap, Full::Block);
             let taken = (0..10).take_while(|&i| matches!(link.push(text(i)), Push::Done)).count();
             assert_eq!(taken, fit, "{cap:?}");

@@ -57,7 +57,9 @@ fn failing(name: &str, at: u64, panic: bool) -> PlannedNode {
 
 #[test]
 fn a_failure_names_node_item_and_cause_and_reaches_the_sink() {
-    for (panic, verb, cause) in [(false, "failed", "the table has no entry for `7`"), (true, "panicked", "index out of bounds")] {
+    for (panic, verb, cause) in
+        [(false, "failed", "the table has no entry for `7`"), (true, "panicked", "index out of bounds")]
+    {
         let log = Log::default();
         let summary = run(plan(
             vec![source("a", 50), failing("b", 7, panic), sink("c", &log)],
@@ -232,10 +234,8 @@ fn a_deadlock_is_named_and_ends() {
         while y.recv()?.is_some() {}
         Ok(())
     });
-    let summary = run(plan(
-        vec![fork, join],
-        vec![edge((0, 0), (1, 0), 8, Full::Block), edge((0, 1), (1, 1), 8, Full::Block)],
-    ));
+    let summary =
+        run(plan(vec![fork, join], vec![edge((0, 0), (1, 0), 8, Full::Block), edge((0, 1), (1, 1), 8, Full::Block)]));
     assert_eq!(summary.outcome, Outcome::Failed);
     let error = summary.error.unwrap();
     assert!(error.contains("cycle: fork waits for space on fork.y → join.y (8/8 items)"), "{error}");
@@ -378,7 +378,8 @@ fn shutdown_at_every_step_ends_and_tells() {
                 // Graceful: what had passed is delivered, and the sink knows whether it is all.
                 assert!(data >= at);
                 assert_eq!(got.iter().filter(|l| l.starts_with("Eos")).count(), 1, "{got:?}");
-                let end = if data == 20 && summary.outcome == Outcome::Complete { "Eos(Complete)" } else { "Eos(Stopped)" };
+                let end =
+                    if data == 20 && summary.outcome == Outcome::Complete { "Eos(Complete)" } else { "Eos(Stopped)" };
                 assert_eq!(got.last().unwrap(), end);
             }
         }

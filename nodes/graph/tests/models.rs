@@ -321,8 +321,7 @@ fn dropping_a_call_gives_the_request_up() {
 fn the_actor_ends_with_its_last_user() {
     let (gone, told) = mpsc::channel();
     let hooks = Hooks { gone: Some(gone), ..Hooks::default() };
-    let handle =
-        ActorHandle::<Count>::load::<Counter>(Options { hooks, ..Options::default() }, Class::Batch).unwrap();
+    let handle = ActorHandle::<Count>::load::<Counter>(Options { hooks, ..Options::default() }, Class::Batch).unwrap();
     let mut session = handle.open(None).unwrap();
     drop(handle);
     assert_eq!(session.ask(Ask::UpTo(1)).unwrap(), [0], "a session keeps it");

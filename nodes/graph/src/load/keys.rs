@@ -268,9 +268,8 @@ pub(crate) fn port_type(name: &str) -> Option<PortType> {
 }
 
 /// The names [`port_type`] knows.
-pub(crate) const PORT_TYPES: [&str; 12] = [
-    "audio", "packet", "video", "image", "tensor", "embed", "tokens", "codes", "text", "transcript", "event", "any",
-];
+pub(crate) const PORT_TYPES: [&str; 12] =
+    ["audio", "packet", "video", "image", "tensor", "embed", "tokens", "codes", "text", "transcript", "event", "any"];
 
 /// May this be the name of a node, model or scope?
 pub(crate) fn is_name(name: &str) -> bool {

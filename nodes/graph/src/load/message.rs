@@ -156,6 +156,16 @@ impl Reports {
         self.errors > 0
     }
 
+    /// So many errors that looking for more is a waste.
+    pub fn flooded(&self) -> bool {
+        self.errors > 2 * MOST_MESSAGES
+    }
+
+    /// How many errors so far, those not kept included.
+    pub fn error_count(&self) -> usize {
+        self.errors
+    }
+
     /// All messages, errors first, then in file order of their finding.
     pub fn into_messages(self) -> Vec<Message> {
         let mut messages = self.messages;
@@ -177,7 +187,8 @@ pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) 
         .map(|name| {
             let lowered = name.to_lowercase();
             let tail = lowered.rsplit('.').next() == Some(lower.as_str());
-            let near = strsim::jaro_winkler(&lower, &lowered).max(strsim::normalized_damerau_levenshtein(&lower, &lowered));
+            let near =
+                strsim::jaro_winkler(&lower, &lowered).max(strsim::normalized_damerau_levenshtein(&lower, &lowered));
             (if tail { 1.0 } else { near }, name)
         })
         .filter(|(near, _)| *near >= 0.75)

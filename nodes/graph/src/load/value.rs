@@ -166,7 +166,10 @@ pub(crate) fn parse(file: u32, text: &str, reports: &mut Reports) -> Option<Tabl
         return None;
     }
     if let Some(at) = too_many_dots(text) {
-        reports.error(Spot::new(file, at), format!("this key has more than {MAX_DOTS} dotted parts; write tables instead"));
+        reports.error(
+            Spot::new(file, at),
+            format!("this key has more than {MAX_DOTS} dotted parts; write tables instead"),
+        );
         return None;
     }
     match DeTable::parse(text) {
@@ -188,7 +191,10 @@ pub(crate) fn parse(file: u32, text: &str, reports: &mut Reports) -> Option<Tabl
 }
 
 fn clip_long(text: &str) -> String {
-    text.chars().take(200).flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] }).collect()
+    text.chars()
+        .take(200)
+        .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })
+        .collect()
 }
 
 fn too_many_dots(text: &str) -> Option<usize> {
@@ -242,7 +248,10 @@ fn convert(file: u32, key: &str, value: &Spanned<DeValue<'_>>, reports: &mut Rep
         },
         DeValue::Boolean(b) => Kind::Bool(*b),
         DeValue::Datetime(_) => {
-            reports.error(spot, format!("`{}` holds a date, which no key of a graph takes; write it as text in quotes", clip(key)));
+            reports.error(
+                spot,
+                format!("`{}` holds a date, which no key of a graph takes; write it as text in quotes", clip(key)),
+            );
             return None;
         }
         DeValue::Array(items) => {

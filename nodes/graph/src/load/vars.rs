@@ -32,7 +32,13 @@ impl<'a> Vars<'a> {
         let mut order = Vec::new();
         for (key, value) in &table.entries {
             if matches!(value.kind, Kind::Table(_)) {
-                reports.error(value.spot, format!("the variable `{}` is a table; variables are texts, numbers, true, false or lists of them", clip(&key.name)));
+                reports.error(
+                    value.spot,
+                    format!(
+                        "the variable `{}` is a table; variables are texts, numbers, true, false or lists of them",
+                        clip(&key.name)
+                    ),
+                );
                 continue;
             }
             order.push(key.name.clone());
@@ -86,7 +92,10 @@ impl<'a> Vars<'a> {
             }
             out.push_str(&rest[..at]);
             let Some(end) = rest[at..].find('}') else {
-                reports.error(spot, format!("`{}` has no closing brace; write `$${{` for a literal `${{`", clip(&rest[at..])));
+                reports.error(
+                    spot,
+                    format!("`{}` has no closing brace; write `$${{` for a literal `${{`", clip(&rest[at..])),
+                );
                 return None;
             };
             let value = self.lookup(rest[at + 2..at + end].trim(), spot, reports)?;
@@ -96,12 +105,22 @@ impl<'a> Vars<'a> {
                 Kind::Float(x) => out.push_str(&x.to_string()),
                 Kind::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
                 _ => {
-                    reports.error(spot, format!("`{}` is {} and cannot stand inside a text", clip(&rest[at..=at + end]), value.describe()));
+                    reports.error(
+                        spot,
+                        format!(
+                            "`{}` is {} and cannot stand inside a text",
+                            clip(&rest[at..=at + end]),
+                            value.describe()
+                        ),
+                    );
                     return None;
                 }
             }
             if out.len() > MAX_TEXT {
-                reports.error(spot, "this text grows beyond 1 MiB when its variables are put in; shorten the variables".to_string());
+                reports.error(
+                    spot,
+                    "this text grows beyond 1 MiB when its variables are put in; shorten the variables".to_string(),
+                );
                 return None;
             }
             rest = &rest[at + end + 1..];
@@ -109,7 +128,10 @@ impl<'a> Vars<'a> {
         out.push_str(rest);
         self.total += out.len();
         if self.total > MAX_TOTAL {
-            reports.error(spot, "the graph grows beyond 64 MiB when its variables are put in; shorten the variables".to_string());
+            reports.error(
+                spot,
+                "the graph grows beyond 64 MiB when its variables are put in; shorten the variables".to_string(),
+            );
             return None;
         }
         Some(Value::text(spot, out))
@@ -120,7 +142,13 @@ impl<'a> Vars<'a> {
             return match (self.env)(env) {
                 Some(text) => Some(Value::text(spot, text)),
                 None => {
-                    reports.error(spot, format!("the environment has no variable `{}`; set it, or use a `[vars]` entry instead", clip(env)));
+                    reports.error(
+                        spot,
+                        format!(
+                            "the environment has no variable `{}`; set it, or use a `[vars]` entry instead",
+                            clip(env)
+                        ),
+                    );
                     None
                 }
             };
@@ -147,7 +175,8 @@ impl<'a> Vars<'a> {
         let before = reports.failed();
         self.expand(&mut value, reports);
         self.open.pop();
-        let value = (reports.failed() == before || !matches!(&value.kind, Kind::Str(s) if s.is_empty())).then_some(value);
+        let value =
+            (reports.failed() == before || !matches!(&value.kind, Kind::Str(s) if s.is_empty())).then_some(value);
         self.done.insert(name.to_string(), value.clone());
         value
     }
@@ -156,10 +185,7 @@ impl<'a> Vars<'a> {
 /// The given value in the type the variable has.
 fn fit(name: &str, old: &Value, given: &Value, reports: &mut Reports) -> Option<Value> {
     let kind = match (&old.kind, &given.kind) {
-        (Kind::Str(_), Kind::Str(s)) => match &given.raw {
-            Some(raw) => Kind::Str(raw.to_string()),
-            None => Kind::Str(s.clone()),
-        },
+        (Kind::Str(_), Kind::Str(s)) => Kind::Str(s.clone()),
         (Kind::Str(_), _) if given.raw.is_some() => Kind::Str(given.raw.as_deref().unwrap_or_default().to_string()),
         (Kind::Float(_), Kind::Int(n)) => Kind::Float(*n as f64),
         (Kind::Int(_), Kind::Int(_))
@@ -175,7 +201,10 @@ fn fit(name: &str, old: &Value, given: &Value, reports: &mut Reports) -> Option<
                 Kind::List(_) => "a list",
                 Kind::Table(_) => "a table",
             };
-            reports.error(given.spot, format!("the variable `{name}` is {want} in the graph file, but was given {}", given.describe()));
+            reports.error(
+                given.spot,
+                format!("the variable `{name}` is {want} in the graph file, but was given {}", given.describe()),
+            );
             return None;
         }
     };
@@ -231,7 +260,14 @@ impl Sets {
     /// `--set` of sub-graph nodes that do not exist.
     pub fn check_rest(&self, reports: &mut Reports) {
         for (instance, key, _) in &self.inner {
-            reports.error(Spot::NONE, format!("`--set` names `{}` inside `{}`, but no sub-graph node has that name", clip(key), clip(instance)));
+            reports.error(
+                Spot::NONE,
+                format!(
+                    "`--set` names `{}` inside `{}`, but no sub-graph node has that name",
+                    clip(key),
+                    clip(instance)
+                ),
+            );
         }
     }
 
@@ -243,7 +279,11 @@ impl Sets {
                 let names: Vec<&str> = vars.map(|v| v.names().collect()).unwrap_or_default();
                 reports.error(
                     Spot::NONE,
-                    format!("`--set {}=...`: the graph has no such variable{}", clip(name), suggest(name, names.iter().copied())),
+                    format!(
+                        "`--set {}=...`: the graph has no such variable{}",
+                        clip(name),
+                        suggest(name, names.iter().copied())
+                    ),
                 );
             }
         }
@@ -256,7 +296,10 @@ impl Sets {
 fn set_path(root: &mut Table, path: &str, value: &Value, reports: &mut Reports) {
     let parts: Vec<&str> = path.split('.').collect();
     if parts.len() > 16 || parts.iter().any(|p| p.is_empty()) {
-        reports.error(Spot::NONE, format!("`--set {}=...` is not a key; write it like `nodes.asr.step=400ms`", clip(path)));
+        reports.error(
+            Spot::NONE,
+            format!("`--set {}=...` is not a key; write it like `nodes.asr.step=400ms`", clip(path)),
+        );
         return;
     }
     let mut table = root;

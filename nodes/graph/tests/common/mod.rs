@@ -55,14 +55,7 @@ where
 }
 
 pub fn edge(from: (usize, usize), to: (usize, usize), cap: u64, full: Full) -> PlannedEdge {
-    PlannedEdge {
-        from,
-        to,
-        cap: Cap { items: Some(cap), ..Cap::default() },
-        full,
-        feedback: false,
-        ty: PortType::Text,
-    }
+    PlannedEdge { from, to, cap: Cap { items: Some(cap), ..Cap::default() }, full, feedback: false, ty: PortType::Text }
 }
 
 pub fn plan(nodes: Vec<PlannedNode>, edges: Vec<PlannedEdge>) -> Plan {
