@@ -1,7 +1,7 @@
 //! Scaled dot-product attention.
 //!
 //! For a block of query rows of one head: scores (a product with packed keys), softmax, and a
-//! product with packed values; both products by the tiles of [`crate::gemm`]. Each score is one
+//! product with packed values; both products by the tiles of the matrix products. Each score is one
 //! chain over the head's dimension, each output one chain over the positions in order, divided by
 //! the sum of the weights at the end. So [`full`] and [`rows`] give the same bits for the same row.
 
@@ -11,6 +11,7 @@ use crate::isa::{Isa, Kernel};
 use crate::lanes::{Elem, Lanes, N, load_n, store_n};
 use crate::math::exp_negative;
 use crate::pool::{Parts, Pool};
+use crate::tile::Tiles;
 
 use crate::kv::Store;
 pub use crate::kv::{Kv, Query};
@@ -33,12 +34,13 @@ pub(crate) struct Head<'a, W> {
 }
 
 /// A block of query rows of one head.
-struct Attend<'a, W> {
+struct Attend<'a, W: 'static> {
     head: &'a Head<'a, W>,
     q: &'a [*const f32],
     out: &'a [*mut f32],
     /// For each row where its softmax weights go, or null.
     weights: &'a [*mut f32],
+    tiles: &'static Tiles<W>,
     buf: &'a mut [f32],
 }
 
@@ -47,7 +49,7 @@ impl<'a, W: Elem> Attend<'a, W> {
     /// compiled for its instructions.
     fn call(isa: Isa, head: &'a Head<'a, W>, q: &'a [*const f32], out: &'a [*mut f32], weights: &'a [*mut f32]) {
         let len = q.len() * (2 * head.dim + head.len.next_multiple_of(N) + 1);
-        scratch(len, |buf| isa.call(Attend { head, q, out, weights, buf }));
+        scratch(len, |buf| isa.call(Attend { head, q, out, weights, tiles: Tiles::of(isa), buf }));
     }
 }
 
@@ -79,7 +81,7 @@ impl<W: Elem> Kernel for Attend<'_, W> {
             y_stride: wide,
             epilogue: Epilogue::None,
         }
-        .few::<L>(0..rows, 0..wide / N);
+        .few(self.tiles, 0..rows, 0..wide / N);
         for (r, row) in scores.chunks_exact_mut(wide).enumerate() {
             row[len..].fill(f32::NEG_INFINITY);
             sums[r] = exp_row::<L>(row);
@@ -97,7 +99,7 @@ impl<W: Elem> Kernel for Attend<'_, W> {
             y_stride: dim,
             epilogue: Epilogue::None,
         }
-        .few::<L>(0..rows, 0..dim.div_ceil(N));
+        .few(self.tiles, 0..rows, 0..dim.div_ceil(N));
         for r in 0..rows {
             let scale = L::splat(1.0 / sums[r]);
             // SAFETY: output rows are `dim` floats, weight rows `len`, all this thread's.

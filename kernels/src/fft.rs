@@ -49,7 +49,7 @@ fn turned(a: [f64; 2]) -> [f64; 2] {
 impl Fft {
     /// Plans a transform.
     pub fn new(len: usize) -> Self {
-        let complex = if len % 2 == 0 { len / 2 } else { len };
+        let complex = if len.is_multiple_of(2) { len / 2 } else { len };
         let mut stages = Vec::new();
         let (mut rest, mut stride) = (complex, 1);
         while rest > 1 {
@@ -63,7 +63,7 @@ impl Fft {
             rest = m;
             stride *= radix;
         }
-        let split = if len % 2 == 0 { (0..=complex / 2).map(|k| root(k, len)).collect() } else { Vec::new() };
+        let split = if len.is_multiple_of(2) { (0..=complex / 2).map(|k| root(k, len)).collect() } else { Vec::new() };
         Self { len, complex, stages, split }
     }
 
@@ -93,7 +93,7 @@ impl Fft {
         let (a, b) = scratch.split_at_mut(2 * n);
         let (mut a, _) = a.as_chunks_mut::<2>();
         let (mut b, _) = b.as_chunks_mut::<2>();
-        let real = self.len % 2 == 1;
+        let real = !self.len.is_multiple_of(2);
         for (i, a) in a.iter_mut().enumerate() {
             *a = if real { [frame[i], 0.0] } else { [frame[2 * i], frame[2 * i + 1]] };
         }

@@ -8,13 +8,13 @@
 use std::ops::Range;
 
 use crate::buf::scratch;
-use crate::isa::{Isa, Kernel};
-use crate::lanes::{Elem, Lanes, N, load_n, store_n};
-use crate::math::gelu;
+use crate::isa::Isa;
+use crate::lanes::{Elem, N};
 use crate::pool::Pool;
+use crate::tile::{Tile, Tiles, convert};
 
 /// Rows of a tile: 6 x 16 fills 12 of 16 registers with sums.
-const ROWS: usize = 6;
+pub(crate) const ROWS: usize = 6;
 /// Inputs in a block: a panel's block (16 KB) and a tile's rows (6 KB) stay in the first cache.
 const BLOCK: usize = 256;
 /// Tokens in a block: their rows (96 KB) stay in the second cache.
@@ -23,6 +23,8 @@ const TOKENS: usize = 96;
 const FEW: usize = 24;
 /// Fewer multiply-adds than this are not worth waking a thread.
 const SMALL: usize = 16 * 1024;
+/// Panels a tile has at most.
+const WIDEST: usize = 4;
 
 /// What happens to a finished sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -56,46 +58,22 @@ pub(crate) struct Job<'a, W> {
 // SAFETY: threads read `x` and write disjoint parts of `y`, both borrowed by whoever made the job.
 unsafe impl<W: Sync> Sync for Job<'_, W> {}
 
-/// R rows (`row` apart) times P panels (`panel` apart), `k` deep.
-///
-/// # Safety
-/// `R` rows of `k` readable floats, `P` panels of `16 k` readable weights.
-#[inline(always)]
-pub(crate) unsafe fn tile<L: Lanes, W: Elem, const R: usize, const P: usize>(
+/// Which rows and panels a tile covers and where its numbers are.
+struct Place<W> {
+    rows: usize,
+    /// First panel and how many.
+    p: usize,
+    count: usize,
     k: usize,
     a: *const f32,
     row: usize,
     w: *const W,
     panel: usize,
-    mut acc: [[L; P]; R],
-) -> [[L; P]; R] {
-    for i in 0..k {
-        // SAFETY: inside the rows and panels.
-        unsafe {
-            let mut b = [L::splat(0.0); P];
-            for p in 0..P {
-                b[p] = W::lanes::<L>(w.add(p * panel + i * N));
-            }
-            for r in 0..R {
-                let x = L::splat(*a.add(r * row + i));
-                for p in 0..P {
-                    acc[r][p] = x.fma(b[p], acc[r][p]);
-                }
-            }
-        }
-    }
-    acc
-}
-
-/// Where a tile's sums come from and go to.
-struct Ends {
-    /// First block of the input dimension: start from the bias.
-    first: bool,
-    /// Last: apply the epilogue and write the result.
-    last: bool,
-    /// Unfinished sums.
-    c: *mut f32,
-    c_stride: usize,
+    /// Unfinished sums to start from instead of the bias.
+    start: Option<(*const f32, usize)>,
+    out: *mut f32,
+    out_stride: usize,
+    epilogue: Epilogue,
 }
 
 impl<W: Elem> Job<'_, W> {
@@ -103,108 +81,97 @@ impl<W: Elem> Job<'_, W> {
         self.out_dim.div_ceil(N)
     }
 
-    /// Lanes of panel `p` that are outputs.
-    #[inline(always)]
-    fn width(&self, p: usize) -> usize {
-        (self.out_dim - p * N).min(N)
-    }
-
-    /// One tile: rows from token `t`, panels from `p`; `c` of `ends` points at the tile.
+    /// Runs one tile; at the right edge through a buffer, so that kernels know whole vectors only.
     ///
     /// # Safety
-    /// As for [`tile`]; the outputs belong to this thread.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn tile_at<L: Lanes, V: Elem, const R: usize, const P: usize>(
-        &self,
-        t: usize,
-        p: usize,
-        k: usize,
-        a: *const f32,
-        row: usize,
-        w: *const V,
-        panel: usize,
-        ends: &Ends,
-    ) {
-        let mut acc = [[L::splat(0.0); P]; R];
-        for j in 0..P {
-            let n = self.width(p + j);
-            if !ends.first {
-                for r in 0..R {
-                    // SAFETY: written by an earlier block.
-                    acc[r][j] = unsafe { load_n::<L>(ends.c.add(r * ends.c_stride + j * N), n, 0.0) };
+    /// Rows, weights and outputs as described are readable and this thread's to write.
+    unsafe fn tile<V: Elem>(&self, tiles: &Tiles<V>, at: Place<V>) {
+        let width = at.count * N;
+        let real = width.min(self.out_dim - at.p * N);
+        let mut tile = Tile {
+            k: at.k,
+            a: at.a,
+            row: at.row,
+            w: at.w,
+            panel: at.panel,
+            start: std::ptr::null(),
+            start_stride: 0,
+            out: at.out,
+            out_stride: at.out_stride,
+            epilogue: at.epilogue,
+        };
+        let bias = self.bias.map(|b| &b[at.p * N..at.p * N + real]);
+        if real == width {
+            match (at.start, bias) {
+                (Some((start, stride)), _) => (tile.start, tile.start_stride) = (start, stride),
+                (None, Some(bias)) => tile.start = bias.as_ptr(),
+                (None, None) => {}
+            }
+            // SAFETY: the caller's promise.
+            unsafe { tiles.run(at.rows, at.count, &tile) };
+            return;
+        }
+        let mut start = [0.0_f32; ROWS * WIDEST * N];
+        let mut out = [0.0_f32; ROWS * WIDEST * N];
+        // SAFETY: `real` values of every row are inside what the caller promised.
+        unsafe {
+            for r in 0..at.rows {
+                let to = start.as_mut_ptr().add(r * width);
+                match (at.start, bias) {
+                    (Some((from, stride)), _) => std::ptr::copy_nonoverlapping(from.add(r * stride), to, real),
+                    (None, Some(bias)) => std::ptr::copy_nonoverlapping(bias.as_ptr(), to, real),
+                    (None, None) => {}
                 }
-            } else if let Some(bias) = self.bias {
-                // SAFETY: `out_dim` biases.
-                let b = unsafe { load_n::<L>(bias.as_ptr().add((p + j) * N), n, 0.0) };
-                for r in 0..R {
-                    acc[r][j] = b;
+                if at.epilogue == Epilogue::AddTo {
+                    let from = at.out.add(r * at.out_stride);
+                    std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(r * width), real);
                 }
             }
-        }
-        // SAFETY: the caller's promise.
-        let acc = unsafe { tile::<L, V, R, P>(k, a, row, w, panel, acc) };
-        for j in 0..P {
-            let n = self.width(p + j);
-            for r in 0..R {
-                let mut value = acc[r][j];
-                // SAFETY: inside the output (or the unfinished sums), ours to write.
-                unsafe {
-                    if !ends.last {
-                        store_n(value, ends.c.add(r * ends.c_stride + j * N), n);
-                        continue;
-                    }
-                    let y = self.y.add((t + r) * self.y_stride + (p + j) * N);
-                    match self.epilogue {
-                        Epilogue::None => {}
-                        Epilogue::Gelu => value = gelu(value),
-                        Epilogue::AddTo => value = load_n::<L>(y, n, 0.0).add(value),
-                    }
-                    store_n(value, y, n);
-                }
+            (tile.start, tile.start_stride) = (start.as_ptr(), width);
+            (tile.out, tile.out_stride) = (out.as_mut_ptr(), width);
+            tiles.run(at.rows, at.count, &tile);
+            for r in 0..at.rows {
+                let to = at.out.add(r * at.out_stride);
+                std::ptr::copy_nonoverlapping(out.as_ptr().add(r * width), to, real);
             }
         }
     }
 
     /// Few tokens: weights are read once, straight from their storage, rows where they are.
-    #[inline(always)]
-    pub(crate) fn few<L: Lanes>(&self, tokens: Range<usize>, panels: Range<usize>) {
-        let count = tokens.len();
-        let tiles = count.div_ceil(ROWS).max(1);
-        let ends = Ends { first: true, last: true, c: std::ptr::null_mut(), c_stride: 0 };
+    pub(crate) fn few(&self, tiles: &Tiles<W>, tokens: Range<usize>, panels: Range<usize>) {
+        let count = tokens.len().div_ceil(ROWS).max(1);
         let mut p = panels.start;
         while p < panels.end {
-            let left = panels.end - p;
-            let mut used = 1;
+            // A single tile may take several panels: enough sums to hide the latency.
+            let rows = tokens.len().div_ceil(count);
+            let used = tiles.width(rows).min(panels.end - p);
+            let used = if used == 3 { 2 } else { used };
             let mut t = tokens.start;
-            for i in 0..tiles {
-                let rows = (tokens.end - t).div_ceil(tiles - i);
-                // SAFETY: token and panel ranges lie inside the job.
-                unsafe {
-                    let a = self.x.add(t * self.x_stride);
-                    let w = self.panels.as_ptr().add(p * self.panel_stride);
-                    macro_rules! go {
-                        ($r:literal, $p:literal) => {{
-                            used = $p;
-                            self.tile_at::<L, W, $r, $p>(t, p, self.k, a, self.x_stride, w, self.panel_stride, &ends);
-                        }};
+            for i in 0..count {
+                let rows = (tokens.end - t).div_ceil(count - i);
+                let used_here = used.min(tiles.width(rows));
+                let mut done = 0;
+                while done < used {
+                    let n = if used - done >= used_here { used_here } else { 1 };
+                    // SAFETY: token and panel ranges lie inside the job.
+                    unsafe {
+                        let place = Place {
+                            rows,
+                            p: p + done,
+                            count: n,
+                            k: self.k,
+                            a: self.x.add(t * self.x_stride),
+                            row: self.x_stride,
+                            w: self.panels.as_ptr().add((p + done) * self.panel_stride),
+                            panel: self.panel_stride,
+                            start: None,
+                            out: self.y.add(t * self.y_stride + (p + done) * N),
+                            out_stride: self.y_stride,
+                            epilogue: self.epilogue,
+                        };
+                        self.tile(tiles, place);
                     }
-                    // A single tile may take several panels: enough sums to hide the latency.
-                    let wide = tiles == 1;
-                    match rows {
-                        1 if wide && left >= 4 => go!(1, 4),
-                        1 => go!(1, 1),
-                        2 if wide && left >= 2 => go!(2, 2),
-                        2 => go!(2, 1),
-                        3 if wide && left >= 2 => go!(3, 2),
-                        3 => go!(3, 1),
-                        4 if wide && L::WIDE && left >= 2 => go!(4, 2),
-                        4 => go!(4, 1),
-                        5 if wide && L::WIDE && left >= 2 => go!(5, 2),
-                        5 => go!(5, 1),
-                        6 if wide && L::WIDE && left >= 2 => go!(6, 2),
-                        _ => go!(6, 1),
-                    }
+                    done += n;
                 }
                 t += rows;
             }
@@ -213,10 +180,9 @@ impl<W: Elem> Job<'_, W> {
     }
 
     /// Many tokens: rows of a block copied together, weights converted once a block.
-    #[inline(always)]
-    fn many<L: Lanes>(&self, tokens: Range<usize>, panels: Range<usize>, buf: &mut [f32]) {
-        let blocks = self.k.div_ceil(BLOCK).max(1);
-        let depth = self.k.div_ceil(blocks);
+    fn many(&self, isa: Isa, tokens: Range<usize>, panels: Range<usize>, buf: &mut [f32]) {
+        let (own, plain) = (Tiles::<W>::of(isa), Tiles::<f32>::of(isa));
+        let depth = self.k.div_ceil(self.k.div_ceil(BLOCK).max(1));
         let rows = tokens.len();
         let (a_len, b_len, own_c) = self.scratch_parts(rows);
         let c_stride = panels.len() * N;
@@ -233,59 +199,59 @@ impl<W: Elem> Job<'_, W> {
                 }
             }
             let (first, last) = (at == 0, at + k >= self.k);
+            let epilogue = if last { self.epilogue } else { Epilogue::None };
             let mut p = panels.start;
             while p < panels.end {
-                let pair = L::WIDE && p + 1 < panels.end;
-                let count = if pair { 2 } else { 1 };
+                let count = own.width(ROWS).min(panels.end - p);
                 // SAFETY: this block of the panel.
                 let w = unsafe { self.panels.as_ptr().add(p * self.panel_stride + at * N) };
                 if !W::PLAIN {
                     for j in 0..count {
-                        for i in 0..k {
-                            // SAFETY: inside the panel and the scratch.
-                            unsafe {
-                                let v = W::lanes::<L>(w.add(j * self.panel_stride + i * N));
-                                v.store(b.as_mut_ptr().add((j * BLOCK + i) * N));
-                            }
-                        }
+                        // SAFETY: inside the panel.
+                        let from = unsafe { std::slice::from_raw_parts(w.add(j * self.panel_stride), k * N) };
+                        convert(isa, from, &mut b[j * BLOCK * N..j * BLOCK * N + k * N]);
                     }
                 }
+                // While the tiles of this panel run, the next one's block comes nearer.
+                let next = &self.panels[((p + count) * self.panel_stride + at * N).min(self.panels.len())..];
+                let next = &next[..(k * N * count).min(next.len())];
+                let slice = next.len().div_ceil(rows.div_ceil(ROWS)).max(1);
+                let mut slices = next.chunks(slice);
                 let mut t = 0;
                 while t < rows {
                     let n = (rows - t).min(ROWS);
+                    prefetch(slices.next().unwrap_or_default());
                     // SAFETY: tokens, panels and scratch as laid out above.
                     unsafe {
-                        let (c, c_stride) = if own_c {
+                        let y = self.y.add((tokens.start + t) * self.y_stride + p * N);
+                        let (sums, stride) = if own_c {
                             (c.as_mut_ptr().add(t * c_stride + (p - panels.start) * N), c_stride)
                         } else {
-                            (self.y.add((tokens.start + t) * self.y_stride + p * N), self.y_stride)
+                            (y, self.y_stride)
                         };
-                        let ends = Ends { first, last, c, c_stride };
-                        let row = a.as_ptr().add(t * BLOCK);
-                        macro_rules! go {
-                            ($r:literal, $p:literal) => {
-                                if W::PLAIN {
-                                    let (t, s) = (tokens.start + t, self.panel_stride);
-                                    self.tile_at::<L, W, $r, $p>(t, p, k, row, BLOCK, w, s, &ends)
-                                } else {
-                                    let (t, w) = (tokens.start + t, b.as_ptr());
-                                    self.tile_at::<L, f32, $r, $p>(t, p, k, row, BLOCK, w, BLOCK * N, &ends)
+                        let (out, out_stride) = if last { (y, self.y_stride) } else { (sums, stride) };
+                        macro_rules! place {
+                            ($w:expr, $panel:expr) => {
+                                Place {
+                                    rows: n,
+                                    p,
+                                    count,
+                                    k,
+                                    a: a.as_ptr().add(t * BLOCK),
+                                    row: BLOCK,
+                                    w: $w,
+                                    panel: $panel,
+                                    start: if first { None } else { Some((sums.cast_const(), stride)) },
+                                    out,
+                                    out_stride,
+                                    epilogue,
                                 }
                             };
                         }
-                        match (n, pair) {
-                            (6, true) => go!(6, 2),
-                            (5, true) => go!(5, 2),
-                            (4, true) => go!(4, 2),
-                            (3, true) => go!(3, 2),
-                            (2, true) => go!(2, 2),
-                            (1, true) => go!(1, 2),
-                            (6, false) => go!(6, 1),
-                            (5, false) => go!(5, 1),
-                            (4, false) => go!(4, 1),
-                            (3, false) => go!(3, 1),
-                            (2, false) => go!(2, 1),
-                            _ => go!(1, 1),
+                        if W::PLAIN {
+                            self.tile(own, place!(w, self.panel_stride));
+                        } else {
+                            self.tile(plain, place!(b.as_ptr(), BLOCK * N));
                         }
                     }
                     t += n;
@@ -325,13 +291,13 @@ impl<W: Elem> Job<'_, W> {
             let (block, group) = (i / groups, i % groups);
             let tokens = block * per_block..((block + 1) * per_block).min(self.tokens);
             let panels = group * per_group..((group + 1) * per_group).min(panels);
-            let mut len = 0;
-            if !few {
-                let (a, b, own_c) = self.scratch_parts(tokens.len());
-                len = a + b + if own_c { tokens.len() * panels.len() * N } else { 0 };
+            if few {
+                self.few(Tiles::of(isa), tokens, panels);
+                return;
             }
-            // Outside the kernel: a closure inside would not be compiled for its instructions.
-            scratch(len, |buf| isa.call(Part { job: self, tokens, panels, few, buf }));
+            let (a, b, own_c) = self.scratch_parts(tokens.len());
+            let c = if own_c { tokens.len() * panels.len() * N } else { 0 };
+            scratch(a + b + c, |buf| self.many(isa, tokens, panels, buf));
         };
         if wanted == 1 {
             (0..blocks * groups).for_each(part);
@@ -341,23 +307,15 @@ impl<W: Elem> Job<'_, W> {
     }
 }
 
-/// One thread's share.
-struct Part<'a, W> {
-    job: &'a Job<'a, W>,
-    tokens: Range<usize>,
-    panels: Range<usize>,
-    few: bool,
-    buf: &'a mut [f32],
-}
-
-impl<W: Elem> Kernel for Part<'_, W> {
-    type Out = ();
-    #[inline(always)]
-    fn run<L: Lanes>(self) {
-        if self.few {
-            self.job.few::<L>(self.tokens, self.panels);
-        } else {
-            self.job.many::<L>(self.tokens, self.panels, self.buf);
-        }
+/// Asks for a slice to be brought into the caches.
+#[inline]
+fn prefetch<T>(slice: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..size_of_val(slice)).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint, inside the slice; part of x86-64's base instructions.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(slice.as_ptr().cast::<i8>().add(at)) };
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = slice;
 }

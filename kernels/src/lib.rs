@@ -9,6 +9,8 @@
 #![allow(clippy::needless_range_loop)]
 
 pub mod attention;
+mod backend;
+pub mod bench;
 mod buf;
 pub mod conv;
 pub mod fft;
@@ -16,12 +18,15 @@ mod gemm;
 mod isa;
 mod kv;
 mod lanes;
+pub mod limits;
 mod math;
 pub mod matrix;
 pub mod ops;
 pub mod pool;
 mod q8;
+mod tile;
 
+pub use backend::{Backend, Op, Weight};
 pub use gemm::Epilogue;
 pub use isa::Isa;
 pub use matrix::{Matrix, Storage};

@@ -16,7 +16,7 @@ pub fn layer_norm(pool: &Pool, x: &[f32], dim: usize, weight: &[f32], bias: &[f3
     if dim == 0 {
         return;
     }
-    assert!(x.len() == out.len() && x.len() % dim == 0, "whole rows of {dim} values");
+    assert!(x.len() == out.len() && x.len().is_multiple_of(dim), "whole rows of {dim} values");
     assert!(weight.len() == dim && bias.len() == dim, "a weight and a bias a value");
     let isa = Isa::current();
     let parts = Parts::new(out);

@@ -11,6 +11,7 @@ mod args;
 mod bench;
 mod devices;
 mod dump;
+mod execute;
 mod graph;
 mod interrupt;
 mod memory;
@@ -59,10 +60,7 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
     if let Some(threads) = common.threads {
         oxiline::set_threads(threads.into());
     }
-    oxiline::models::set_defaults(&oxiline::models::HubSettings {
-        cache_dir: common.cache_dir.clone(),
-        offline: common.offline,
-    });
+    oxiline::models::set_defaults(common.cache_dir.as_deref(), common.offline);
     match cli.verb {
         Verb::Transcribe(args) => transcribe::run(args, &common),
         Verb::Run(args) => run::run(args, &common),

@@ -13,8 +13,6 @@ pub(crate) const N: usize = 16;
 /// Sixteen lanes. Values of a type exist only while a kernel runs under [`crate::Isa`]'s dispatch,
 /// which has checked that the machine has the instructions: that makes the methods safe.
 pub(crate) trait Lanes: Copy {
-    /// Are two vectors to a tile's width better than one (32 registers)?
-    const WIDE: bool;
     /// Sixteen 32-bit integers.
     type Int: Copy;
 
@@ -42,7 +40,7 @@ pub(crate) trait Lanes: Copy {
     /// `if self < bound { yes } else { no }`.
     fn select_lt(self, bound: Self, yes: Self, no: Self) -> Self;
     fn abs(self) -> Self;
-    /// `2^self` for whole numbers in `-126..=127`.
+    /// `2^self` for whole numbers in `-126..=127`; 0 for -127.
     fn exp2_whole(self) -> Self;
     /// Sum of the lanes, by halves: `i + (i+8)`, then 4, 2, 1.
     fn sum(self) -> f32;
@@ -55,6 +53,8 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// 64 readable bytes.
     unsafe fn dot4(sum: Self::Int, w: *const i8, x: [i8; 4]) -> Self::Int;
+    /// The machine's own 8-bit multiply-add, unsigned by signed, for measuring its peak: 64 products.
+    fn int8_step(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int;
     /// Nearest floats.
     fn from_int(value: Self::Int) -> Self;
 }
@@ -75,72 +75,74 @@ impl Scalar {
 }
 
 impl Lanes for Scalar {
-    const WIDE: bool = false;
     type Int = [i32; N];
 
-    #[inline(always)]
+    #[inline]
     fn splat(value: f32) -> Self {
         Self([value; N])
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { from.cast::<[f32; N]>().read_unaligned() })
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn load_f16(from: *const u16) -> Self {
         // SAFETY: the caller's promise.
         let bits = unsafe { from.cast::<[u16; N]>().read_unaligned() };
         Self::each(|i| f16::from_bits(bits[i]).to_f32())
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn load_bf16(from: *const u16) -> Self {
         // SAFETY: the caller's promise.
         let bits = unsafe { from.cast::<[u16; N]>().read_unaligned() };
         Self::each(|i| bf16::from_bits(bits[i]).to_f32())
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[f32; N]>().write_unaligned(self.0) };
     }
-    #[inline(always)]
+    #[inline]
     fn add(self, other: Self) -> Self {
         Self::each(|i| self.0[i] + other.0[i])
     }
-    #[inline(always)]
+    #[inline]
     fn sub(self, other: Self) -> Self {
         Self::each(|i| self.0[i] - other.0[i])
     }
-    #[inline(always)]
+    #[inline]
     fn mul(self, other: Self) -> Self {
         Self::each(|i| self.0[i] * other.0[i])
     }
-    #[inline(always)]
+    #[inline]
     fn div(self, other: Self) -> Self {
         Self::each(|i| self.0[i] / other.0[i])
     }
-    #[inline(always)]
+    // In software where the target has no fused multiply-add: then a call more does not matter,
+    // and a copy of it in every kernel would only take long to compile.
+    #[cfg_attr(any(target_feature = "fma", target_arch = "aarch64"), inline(always))]
+    #[cfg_attr(not(any(target_feature = "fma", target_arch = "aarch64")), inline(never))]
     fn fma(self, b: Self, c: Self) -> Self {
         Self::each(|i| self.0[i].mul_add(b.0[i], c.0[i]))
     }
-    #[inline(always)]
+    #[inline]
     fn max(self, other: Self) -> Self {
         Self::each(|i| if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] })
     }
-    #[inline(always)]
+    #[inline]
     fn select_lt(self, bound: Self, yes: Self, no: Self) -> Self {
         Self::each(|i| if self.0[i] < bound.0[i] { yes.0[i] } else { no.0[i] })
     }
-    #[inline(always)]
+    #[inline]
     fn abs(self) -> Self {
         Self::each(|i| self.0[i].abs())
     }
-    #[inline(always)]
+    #[inline]
     fn exp2_whole(self) -> Self {
         Self::each(|i| f32::from_bits(((self.0[i] as i32).wrapping_add(127) as u32) << 23))
     }
-    #[inline(always)]
+    #[inline]
     fn sum(self) -> f32 {
         let mut v = self.0;
         for half in [8, 4, 2, 1] {
@@ -150,7 +152,7 @@ impl Lanes for Scalar {
         }
         v[0]
     }
-    #[inline(always)]
+    #[inline]
     fn greatest(self) -> f32 {
         let mut v = self.0;
         for half in [8, 4, 2, 1] {
@@ -160,11 +162,11 @@ impl Lanes for Scalar {
         }
         v[0]
     }
-    #[inline(always)]
+    #[inline]
     fn int_zero() -> Self::Int {
         [0; N]
     }
-    #[inline(always)]
+    #[inline]
     unsafe fn dot4(mut sum: Self::Int, w: *const i8, x: [i8; 4]) -> Self::Int {
         // SAFETY: the caller's promise.
         let w = unsafe { w.cast::<[[i8; 4]; N]>().read_unaligned() };
@@ -175,9 +177,18 @@ impl Lanes for Scalar {
         }
         sum
     }
-    #[inline(always)]
+    #[inline]
     fn from_int(value: Self::Int) -> Self {
         Self::each(|i| value[i] as f32)
+    }
+    #[inline]
+    fn int8_step(mut sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int {
+        for i in 0..N {
+            for (a, b) in a[i].to_ne_bytes().into_iter().zip(b[i].to_ne_bytes()) {
+                sum[i] = sum[i].wrapping_add(i32::from(a) * i32::from(b as i8));
+            }
+        }
+        sum
     }
 }
 

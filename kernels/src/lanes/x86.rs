@@ -52,7 +52,6 @@ unsafe fn dot4x8(sum: __m256i, w: __m256i, x: __m256i) -> __m256i {
 }
 
 impl Lanes for Avx2 {
-    const WIDE: bool = false;
     type Int = (__m256i, __m256i);
 
     #[inline(always)]
@@ -149,6 +148,15 @@ impl Lanes for Avx2 {
         })
     }
     #[inline(always)]
+    fn int8_step(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int {
+        on_cpu!({
+            let ones = _mm256_set1_epi16(1);
+            let p = _mm256_madd_epi16(_mm256_maddubs_epi16(a.0, b.0), ones);
+            let q = _mm256_madd_epi16(_mm256_maddubs_epi16(a.1, b.1), ones);
+            (_mm256_add_epi32(sum.0, p), _mm256_add_epi32(sum.1, q))
+        })
+    }
+    #[inline(always)]
     fn from_int(value: Self::Int) -> Self {
         on_cpu!(Self(_mm256_cvtepi32_ps(value.0), _mm256_cvtepi32_ps(value.1)))
     }
@@ -164,7 +172,6 @@ unsafe fn halves(v: __m512) -> (__m256, __m256) {
 }
 
 impl Lanes for Avx512 {
-    const WIDE: bool = true;
     type Int = (__m256i, __m256i);
 
     #[inline(always)]
@@ -249,6 +256,10 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn dot4(sum: Self::Int, w: *const i8, x: [i8; 4]) -> Self::Int {
         on_cpu!(Avx2::dot4(sum, w, x))
+    }
+    #[inline(always)]
+    fn int8_step(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int {
+        Avx2::int8_step(sum, a, b)
     }
     #[inline(always)]
     fn from_int(value: Self::Int) -> Self {

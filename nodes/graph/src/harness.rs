@@ -35,6 +35,7 @@ use crate::plan::{Cap, Class, ClockKind, Full, Plan, PlannedEdge, PlannedNode};
 use crate::run::{RunOptions, Runtime};
 use crate::stats::Summary;
 
+type Loaded = Result<Arc<dyn AnyActor>>;
 type Build = Box<dyn FnOnce(&mut Setup) -> Result<Box<dyn DynNode>>>;
 
 /// Builds the run of one node.
@@ -43,7 +44,7 @@ pub struct Harness {
     kind: &'static str,
     inputs: Vec<(String, Vec<Item>)>,
     types: Vec<(String, PortType)>,
-    model: Option<(Arc<ModelSlot>, Result<Arc<dyn AnyActor>>)>,
+    model: Option<(Arc<ModelSlot>, Loaded)>,
     skip: Option<bool>,
     clock: ClockKind,
     cap: u64,

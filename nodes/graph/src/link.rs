@@ -3,9 +3,9 @@
 //! A [`Link`] is a plain data structure without locks: the engine keeps all links of a
 //! graph under the graph's one lock (so that waiting, policies, virtual time and deadlock
 //! detection see one consistent state), and parks threads on a condition variable per node.
-//! kanal, the channel first chosen for edges, cannot evict from the middle, replace by key
-//! or keep room for marks, and costs more from thread to thread than a ring under a lock
-//! (measured: `benches/hop.rs`), so it is not used.
+//! kanal, the channel first chosen for edges, cannot evict from the middle, replace by key or
+//! keep room for marks, and an item cost 250-1300 ns with it from thread to thread on two cores
+//! (std's channel: 175-195 ns), so it is not used; `benches/hop.rs` measures this one.
 //!
 //! Rules:
 //! - Capacity is counted in data items, media time and payload bytes; the first limit reached
@@ -93,6 +93,15 @@ pub enum Push {
 struct Entry {
     item: Item,
     bytes: u64,
+    /// A gap made by the policy: media time of the last item it stands for. Items may overlap,
+    /// so only this much is certain to be past when nothing queued behind it says more.
+    made: Option<Nanos>,
+}
+
+impl Entry {
+    fn of(item: Item) -> Self {
+        Self { item, bytes: 0, made: None }
+    }
 }
 
 /// A bounded edge.
@@ -240,9 +249,9 @@ impl Link {
                         return Push::Full(Item::Gap(gap));
                     }
                     self.slots += 1;
-                    self.queue.push_back(Entry { item: Item::Gap(gap), bytes: 0 });
+                    self.queue.push_back(Entry::of(Item::Gap(gap)));
                 } else {
-                    self.push_gap(gap);
+                    self.push_gap(gap, None);
                 }
                 Push::Done
             }
@@ -262,7 +271,7 @@ impl Link {
                     _ if self.others() >= RESERVE => return Push::Full(Item::Mark(mark)),
                     _ => {}
                 }
-                self.queue.push_back(Entry { item: Item::Mark(mark), bytes: 0 });
+                self.queue.push_back(Entry::of(Item::Mark(mark)));
                 Push::Done
             }
         }
@@ -293,7 +302,7 @@ impl Link {
                     self.counts.sent += 1;
                     self.counts.bytes += bytes;
                     self.drop_one(DropReason::Refused);
-                    self.push_gap(lost(&header));
+                    self.push_gap(lost(&header), Some(header.pts));
                     return Push::Done;
                 }
             }
@@ -307,7 +316,7 @@ impl Link {
         self.counts.max_items = self.counts.max_items.max(self.data);
         self.counts.max_bytes = self.counts.max_bytes.max(self.bytes);
         self.counts.max_time = self.counts.max_time.max(Nanos::try_from(self.time).unwrap_or(Nanos::MAX));
-        self.queue.push_back(Entry { item: Item::Data(header, payload), bytes });
+        self.queue.push_back(Entry { item: Item::Data(header, payload), bytes, made: None });
         Push::Done
     }
 
@@ -317,22 +326,22 @@ impl Link {
 
     /// Appends a gap on an edge that drops: merges with a touching one, and with any one
     /// (as `dropped`) once the reserve is used up, so that gaps stay bounded.
-    fn push_gap(&mut self, gap: Gap) {
+    fn push_gap(&mut self, gap: Gap, made: Option<Nanos>) {
         let crowded = self.others() >= RESERVE;
-        if let Some(Entry { item: Item::Gap(last), .. }) = self.queue.back_mut() {
-            if (last.reason == gap.reason && gap.from <= last.to) || crowded {
+        if let Some(Entry { item: Item::Gap(last), made: before, .. }) = self.queue.back_mut() {
+            let same = last.reason == gap.reason;
+            if crowded || same && (gap.from <= last.to || gap.reason == GapReason::Dropped) {
+                if before.is_some() || made.is_some() {
+                    *before = Some(before.unwrap_or(last.to).max(made.unwrap_or(gap.to)));
+                }
                 last.to = last.to.max(gap.to);
-                if last.reason != gap.reason {
+                if !same {
                     last.reason = GapReason::Dropped;
                 }
                 return;
             }
-            if last.reason == gap.reason && gap.reason == GapReason::Dropped {
-                last.to = last.to.max(gap.to);
-                return;
-            }
         }
-        self.queue.push_back(Entry { item: Item::Gap(gap), bytes: 0 });
+        self.queue.push_back(Entry { item: Item::Gap(gap), bytes: 0, made });
     }
 
     /// Position of a queued item of this key that a newer one may replace.
@@ -366,12 +375,13 @@ impl Link {
         let Some(header) = self.remove_data(at, DropReason::Evicted) else { return false };
         let gap = lost(&header);
         if let Some(before) = at.checked_sub(1)
-            && let Item::Gap(last) = &mut self.queue[before].item
+            && let Entry { item: Item::Gap(last), made, .. } = &mut self.queue[before]
             && last.reason == GapReason::Dropped
         {
+            *made = Some(made.unwrap_or(last.to).max(header.pts));
             last.to = last.to.max(gap.to);
         } else {
-            self.queue.insert(at, Entry { item: Item::Gap(gap), bytes: 0 });
+            self.queue.insert(at, Entry { item: Item::Gap(gap), bytes: 0, made: Some(header.pts) });
         }
         true
     }
@@ -382,17 +392,19 @@ impl Link {
     pub fn settle(&mut self, epoch: Option<u32>) -> bool {
         let Some(epoch) = epoch else { return false };
         let mut gap: Option<Gap> = None;
+        let mut last = Nanos::MIN;
         while let Some(Entry { item: Item::Data(header, _), .. }) = self.queue.front() {
             if header.epoch == epoch || header.flags & Header::STICKY != 0 {
                 break;
             }
             let Some(header) = self.remove_data(0, DropReason::Stale) else { break };
             let lost = lost(&header);
+            last = last.max(header.pts);
             gap = Some(gap.map_or(lost, |g| Gap { to: g.to.max(lost.to), ..g }));
         }
         let Some(gap) = gap else { return false };
         self.slots += u64::from(self.full == Full::Block);
-        self.queue.push_front(Entry { item: Item::Gap(gap), bytes: 0 });
+        self.queue.push_front(Entry { item: Item::Gap(gap), bytes: 0, made: Some(last) });
         true
     }
 
@@ -423,7 +435,11 @@ impl Link {
 
     /// Takes the head (call [`Link::settle`] first).
     pub fn pop(&mut self) -> Option<Item> {
-        let entry = self.queue.pop_front()?;
+        let mut entry = self.queue.pop_front()?;
+        if let (Item::Gap(gap), Some(last)) = (&mut entry.item, entry.made) {
+            let next = self.queue.iter().find_map(|e| e.item.time());
+            gap.to = next.map_or(last, |next| gap.to.min(next)).max(last);
+        }
         match &entry.item {
             Item::Data(header, _) => {
                 self.account_out(header, entry.bytes);
@@ -486,162 +502,4 @@ fn lost(header: &Header) -> Gap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::payload::{Text, Transcript, Update};
-    use std::sync::Arc;
-
-    fn text(pts: Nanos) -> Item {
-        Item::data(pts, 1, Text { text: "four".into(), delta: false })
-    }
-
-    fn update(pts: Nanos, segment: u64, is_final: bool) -> Item {
-        Item::data(pts, 0, Transcript(Arc::new(Update { segment, is_final, ..Update::default() })))
-    }
-
-    fn items(n: u64, full: Full) -> Link {
-        Link::new(Cap { items: Some(n), ..Cap::default() }, full)
-    }
-
-    fn drain(link: &mut Link) -> Vec<String> {
-        std::iter::from_fn(|| link.pop())
-            .map(|item| match item {
-                Item::Data(h, _) => format!("{}", h.pts),
-                Item::Gap(g) => format!("{}..{}", g.from, g.to),
-                Item::Mark(m) => format!("{m:?}"),
-            })
-            .collect()
-    }
-
-    #[test]
-    fn block_gives_the_item_back_and_loses_nothing() {
-        let mut link = items(2, Full::Block);
-        assert!(matches!(link.push(text(0)), Push::Done));
-        assert!(matches!(link.push(text(1)), Push::Done));
-        let Push::Full(back) = link.push(text(2)) else { panic!("must be full") };
-        assert!(matches!(link.push(Item::Mark(Mark::SegmentStart(1))), Push::Done), "marks have room");
-        link.pop();
-        assert!(matches!(link.push(back), Push::Done));
-        assert_eq!(drain(&mut link), ["1", "SegmentStart(1)", "2"]);
-        assert_eq!((link.counts().sent, link.counts().received), (3, 3));
-    }
-
-    #[test]
-    fn each_limit_holds_and_an_oversized_item_passes_alone() {
-        let cap = |time: Option<u64>, bytes| Cap {
-            items: None,
-            time: time.map(|n| crate::Span(std::time::Duration::from_nanos(n))),
-            bytes,
-        };
-        for (cap, fit) in
-            [(cap(Some(3), None), 3), (cap(None, Some(9)), 2), (cap(Some(3), Some(5)), 1), (cap(Some(0), Some(0)), 1)]
-        {
-            let mut link = Link::new(cap, Full::Block);
-            let taken = (0..10).take_while(|&i| matches!(link.push(text(i)), Push::Done)).count();
-            assert_eq!(taken, fit, "{cap:?}");
-        }
-    }
-
-    #[test]
-    fn drop_oldest_leaves_one_merged_gap_and_every_mark() {
-        let mut link = items(2, Full::DropOldest);
-        for i in 0..3 {
-            link.push(text(i));
-        }
-        link.push(Item::Mark(Mark::SegmentStart(9)));
-        for i in 3..6 {
-            link.push(text(i));
-        }
-        assert!(link.counts().conserved(link.queued()));
-        assert_eq!(link.counts().dropped[DropReason::Evicted as usize], 4);
-        assert_eq!(drain(&mut link), ["0..3", "SegmentStart(9)", "3..4", "4", "5"]);
-    }
-
-    #[test]
-    fn drop_newest_refuses_with_one_gap() {
-        let mut link = items(1, Full::DropNewest);
-        for i in 0..4 {
-            link.push(text(i));
-        }
-        assert_eq!(drain(&mut link), ["0", "1..4"]);
-        assert_eq!(link.counts().dropped[DropReason::Refused as usize], 3);
-    }
-
-    #[test]
-    fn latest_replaces_by_segment_but_never_a_final() {
-        let mut link = items(3, Full::Latest);
-        for (pts, segment, last) in [(0, 1, false), (1, 2, false), (2, 1, false), (3, 1, true)] {
-            assert!(matches!(link.push(update(pts, segment, last)), Push::Done));
-        }
-        // 3 is final: another revision of segment 1 does not replace it.
-        assert!(matches!(link.push(update(4, 1, false)), Push::Done));
-        assert!(matches!(link.push(update(5, 7, true)), Push::Full(_)), "finals wait for room");
-        assert_eq!(drain(&mut link), ["1", "3", "4"]);
-        assert!(link.counts().conserved(0));
-    }
-
-    #[test]
-    fn fail_overflows() {
-        let mut link = items(1, Full::Fail);
-        link.push(text(0));
-        assert!(matches!(link.push(text(1)), Push::Overflow));
-    }
-
-    #[test]
-    fn stale_data_goes_but_sticky_data_and_marks_stay() {
-        let mut link = items(8, Full::Block);
-        let Item::Data(mut header, payload) = text(2) else { unreachable!() };
-        header.flags = Header::STICKY;
-        link.push(text(0));
-        link.push(text(1));
-        link.push(Item::Data(header, payload));
-        link.push(Item::Mark(Mark::SegmentStart(1)));
-        link.push(text(3));
-        assert!(link.settle(Some(1)));
-        let mut seen = Vec::new();
-        while !link.is_empty() {
-            link.settle(Some(1));
-            seen.extend(link.pop().map(|i| match i {
-                Item::Data(h, _) => h.pts.to_string(),
-                Item::Gap(g) => format!("{}..{}", g.from, g.to),
-                Item::Mark(m) => format!("{m:?}"),
-            }));
-        }
-        assert_eq!(seen, ["0..2", "2", "SegmentStart(1)", "3..4"]);
-        assert_eq!(link.counts().dropped[DropReason::Stale as usize], 3);
-        assert!(link.counts().conserved(0));
-    }
-
-    #[test]
-    fn gaps_and_marks_are_bounded_too() {
-        for full in [Full::Block, Full::DropOldest, Full::DropNewest, Full::Latest] {
-            let mut link = items(4, full);
-            for i in 0..10_000i64 {
-                let reason = if i % 2 == 0 { GapReason::NoSpeech } else { GapReason::Muted };
-                link.push(Item::Gap(Gap { from: 3 * i, to: 3 * i + 1, reason }));
-                link.push(Item::Mark(Mark::SegmentStart(i as u64)));
-            }
-            assert!(link.queue.len() <= 2 * RESERVE + 4, "{full:?}: {}", link.queue.len());
-        }
-    }
-
-    #[test]
-    fn absurd_durations_do_not_overflow() {
-        let mut link = items(8, Full::Block);
-        for _ in 0..4 {
-            link.push(Item::data(Nanos::MAX, Nanos::MAX, Text { text: "x".into(), delta: false }));
-        }
-        assert_eq!(drain(&mut link).len(), 4);
-    }
-
-    #[test]
-    fn closing_counts_the_rest_as_unread() {
-        let mut link = items(8, Full::Block);
-        link.push(text(0));
-        link.push(text(1));
-        link.close();
-        link.push(text(2));
-        assert_eq!(link.counts().dropped[DropReason::Unread as usize], 3);
-        assert!(link.counts().conserved(0));
-    }
-}
+mod tests;

@@ -54,7 +54,7 @@ pub fn frame_form(
     }
     let interleaved_of = |format: SampleFormat| -> Option<FrameForm> {
         let size = format.bytes_per_sample();
-        if size == 0 || per_sample % size != 0 {
+        if size == 0 || !per_sample.is_multiple_of(size) {
             return None;
         }
         let channels = u16::try_from(per_sample / size).ok().filter(|&c| c > 0)?;
@@ -65,7 +65,7 @@ pub fn frame_form(
     if let Some(form) = declared_format.and_then(interleaved_of) {
         return Ok(form);
     }
-    if let Some(channels) = declared_channels.filter(|&c| c > 0 && per_sample % usize::from(c) == 0) {
+    if let Some(channels) = declared_channels.filter(|&c| c > 0 && per_sample.is_multiple_of(usize::from(c))) {
         match per_sample / usize::from(channels) {
             // No decoder leaves out that it gives bytes: this is 16-bit sound of half the channels.
             1 => {}

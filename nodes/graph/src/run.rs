@@ -307,6 +307,7 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
             to: edge.to,
             name: format!("{}.{from_port} → {}.{to_port}", from.name, to.name),
             scope: from.scope,
+            feedback: edge.feedback,
         });
     }
     let clock = crate::clock::clock(plan.clock);
@@ -344,7 +345,7 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
             stop_seen: AtomicBool::new(false),
         });
     }
-    let states: Vec<NodeState> = nodes.iter().map(|n| NodeState::new(n.outputs.len())).collect();
+    let states: Vec<NodeState> = nodes.iter().map(|n| NodeState::new(n.inputs.len(), n.outputs.len())).collect();
     let state = State {
         links,
         running: 0,

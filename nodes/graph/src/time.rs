@@ -64,11 +64,11 @@ impl std::fmt::Display for Span {
         let nanos = self.0.as_nanos();
         if nanos == 0 {
             write!(f, "0s")
-        } else if nanos % 1_000_000_000 == 0 {
+        } else if nanos.is_multiple_of(1_000_000_000) {
             write!(f, "{}s", nanos / 1_000_000_000)
-        } else if nanos % 1_000_000 == 0 {
+        } else if nanos.is_multiple_of(1_000_000) {
             write!(f, "{}ms", nanos / 1_000_000)
-        } else if nanos % 1_000 == 0 {
+        } else if nanos.is_multiple_of(1_000) {
             write!(f, "{}us", nanos / 1_000)
         } else {
             write!(f, "{nanos}ns")

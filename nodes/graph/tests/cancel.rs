@@ -36,7 +36,7 @@ fn ten_thousand_cancels_let_nothing_stale_through() {
         let mut at = 0;
         while !stop.load(Ordering::SeqCst) {
             at += 1;
-            io.sleep(micros(3))?;
+            io.sleep(micros(17))?;
             out.mark(Mark::SegmentStart(at as u64))?;
             out.send(Timed::at(at * 10_000, 10_000, text(at)))?;
             out.mark(Mark::SegmentEnd { id: at as u64, cancelled: false })?;

@@ -279,11 +279,33 @@ fn joins_take_the_smallest_time_and_wait_on_bounds() {
         "1:r40@40e0:0",
         "0:Bound(50):0",
         "0:l50@50e0:1000000000",
-        "0:Eos(Complete):1000000000",
         "1:r50@50e0:1000000000",
+        "0:Eos(Complete):1000000000",
         "1:Eos(Complete):1000000000",
     ];
     assert_eq!(lines(&log), want);
+}
+
+#[test]
+fn feedback_does_not_keep_a_cycle_alive() {
+    let log = Log::default();
+    let mut back = edge((1, 0), (1, 1), 4, Full::DropOldest);
+    back.feedback = true;
+    let aec = node("aec", &["near", "far"], &["out"], |io| {
+        let (near, far) = (io.input::<Text>("near")?, io.input::<Text>("far")?);
+        let out = io.output::<Text>("out")?;
+        while let Some(item) = near.recv()? {
+            far.try_next()?;
+            out.send(item)?;
+        }
+        while far.recv()?.is_some() {}
+        Ok(())
+    });
+    let edges = vec![edge((0, 0), (1, 0), 4, Full::Block), edge((1, 0), (2, 0), 4, Full::Block), back];
+    let plan = plan(vec![source("mic", 5), aec, sink("c", &log)], edges);
+    let summary = run(plan);
+    assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
+    assert_eq!(lines(&log).len(), 6);
 }
 
 #[test]

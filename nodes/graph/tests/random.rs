@@ -134,7 +134,7 @@ fn check(shape: &Shape, policies: bool, clock: ClockKind, threads: Option<usize>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn random_graphs_conserve_and_end(shape in shapes(true)) {

@@ -4,10 +4,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use opus_decoder::{OpusDecoder, OpusMultistreamDecoder};
 use oxiline_graph::oxideav::audio_from_frame;
 use oxiline_graph::payload::{Audio, Packet, StreamInfo};
 use oxiline_graph::{Error, Nanos, Result};
+use ropus::{Channels, DecodeMode, OpusMSDecoder};
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
@@ -48,9 +48,12 @@ enum Inner {
     Opus { decoder: OpusKind, channels: u16, gain: f32, pcm: Vec<f32> },
 }
 
+/// Samples a channel in the longest packet: 120 ms at 48 kHz.
+const OPUS_FRAMES: usize = 5760;
+
 enum OpusKind {
-    Plain(Box<OpusDecoder>),
-    Multi(Box<OpusMultistreamDecoder>),
+    Plain(Box<ropus::Decoder>),
+    Multi(Box<OpusMSDecoder>, Vec<i16>),
 }
 
 impl Decoder {
@@ -114,7 +117,7 @@ impl Decoder {
                 ));
                 self.first_error.get_or_insert_with(|| error.clone());
                 let rate = self.form.map_or(packet.stream.rate, |f| f.0);
-                let told = u64::try_from(i128::from(dur.max(0)) * i128::from(rate) / 1_000_000_000).unwrap_or(0);
+                let told = Ticks::new(u64::try_from(dur).unwrap_or(0), 1_000_000_000).frames(rate);
                 let frames = if told > 0 { told } else { self.last_frames };
                 let frames = self.pass(frames, rate);
                 Err(Damage { error, frames, rate })
@@ -167,8 +170,11 @@ impl Decoder {
                 let _ = d.reset();
             }
             Inner::Symphonia(d) => d.reset(),
-            Inner::Opus { decoder: OpusKind::Plain(d), .. } => d.reset(),
-            Inner::Opus { decoder: OpusKind::Multi(d), .. } => d.reset(),
+            Inner::Opus { .. } => {
+                if let Ok(fresh) = make(&self.coded) {
+                    self.inner = fresh;
+                }
+            }
         }
     }
 
@@ -262,25 +268,19 @@ fn make_opus(coded: &Coded) -> Result<Inner, String> {
     };
     let decoder = match (family, head.get(19..)) {
         (0, _) if channels == 1 || channels == 2 => {
-            OpusKind::Plain(Box::new(OpusDecoder::new(48_000, usize::from(channels)).map_err(|e| e.to_string())?))
+            let layout = if channels == 1 { Channels::Mono } else { Channels::Stereo };
+            OpusKind::Plain(Box::new(ropus::Decoder::new(48_000, layout).map_err(|e| format!("{e:?}"))?))
         }
         (1.., Some([streams, coupled, map @ ..])) if map.len() >= usize::from(channels) && channels > 0 => {
-            OpusKind::Multi(Box::new(
-                OpusMultistreamDecoder::new(
-                    48_000,
-                    usize::from(channels),
-                    usize::from(*streams),
-                    usize::from(*coupled),
-                    &map[..usize::from(channels)],
-                )
-                .map_err(|e| e.to_string())?,
-            ))
+            let map = &map[..usize::from(channels)];
+            let made = OpusMSDecoder::new(48_000, channels.into(), (*streams).into(), (*coupled).into(), map);
+            let decoder = made.map_err(|code| format!("error {code} of the channel mapping"))?;
+            OpusKind::Multi(Box::new(decoder), vec![0; OPUS_FRAMES * usize::from(channels)])
         }
         _ => return Err(format!("{channels} channels in mapping family {family}")),
     };
     let gain = 10f32.powf(f32::from(gain) / (20.0 * 256.0));
-    // 120 ms is the longest packet.
-    Ok(Inner::Opus { decoder, channels, gain, pcm: vec![0.0; 5760 * usize::from(channels)] })
+    Ok(Inner::Opus { decoder, channels, gain, pcm: vec![0.0; OPUS_FRAMES * usize::from(channels)] })
 }
 
 fn feed(inner: &mut Inner, coded: &Coded, packet: &Packet, dur: Nanos, sound: &mut Vec<Audio>) -> Result<(), String> {
@@ -315,11 +315,20 @@ fn feed(inner: &mut Inner, coded: &Coded, packet: &Packet, dur: Nanos, sound: &m
                 return Err("it is empty".into());
             }
             let frames = match decoder {
-                OpusKind::Plain(d) => d.decode_float(&packet.data, pcm, false),
-                OpusKind::Multi(d) => d.decode_float(&packet.data, pcm, false),
-            }
-            .map_err(|e| e.to_string())?;
-            let samples: Vec<f32> = pcm[..frames * usize::from(*channels)].iter().map(|x| x * *gain).collect();
+                OpusKind::Plain(d) => {
+                    d.decode_float(&packet.data, pcm, DecodeMode::Normal).map_err(|e| format!("{e:?}"))?
+                }
+                OpusKind::Multi(d, ints) => {
+                    let length = i32::try_from(packet.data.len()).map_err(|e| e.to_string())?;
+                    let frames = d
+                        .decode(Some(&packet.data), length, ints, OPUS_FRAMES as i32, false)
+                        .map_err(|code| format!("error {code} of the Opus decoder"))?;
+                    pcm.iter_mut().zip(ints.iter()).for_each(|(f, i)| *f = f32::from(*i) / 32768.0);
+                    usize::try_from(frames).map_err(|e| e.to_string())?
+                }
+            };
+            let decoded = pcm.get(..frames * usize::from(*channels)).ok_or("it is longer than a packet can be")?;
+            let samples: Vec<f32> = decoded.iter().map(|x| x * *gain).collect();
             sound.push(Audio { rate: 48_000, channels: *channels, samples: samples.into() });
             Ok(())
         }

@@ -67,7 +67,14 @@ fn load(source: Source, target: Option<(u32, u16)>) -> Result<Loaded> {
         }
     }
     sink.add_all(&decoder.finish()?)?;
-    warnings.extend(reader.warning().map(str::to_string));
+    match (reader.warning(), decoder.missing()) {
+        (Some(warning), _) => warnings.push(warning.to_string()),
+        (None, Some((frames, rate))) => {
+            let seconds = frames as f64 / f64::from(rate);
+            warnings.push(format!("the file promises {seconds:.1} s more sound than is in it: it was cut off"));
+        }
+        (None, None) => {}
+    }
     let (target, samples) = sink.finish()?;
     let (rate, channels) = target.ok_or_else(|| Error::msg("the file has an audio track without any sound in it"))?;
     Ok(Loaded {

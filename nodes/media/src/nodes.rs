@@ -74,11 +74,10 @@ impl Node for MediaRead {
         while !io.stopping() {
             io.check()?;
             let Some(demuxed) = reader.next_packet()? else { break };
-            // Lengths are counted where the container tells them; its stamps are often wrong.
-            let pts = if demuxed.dur > 0 { at } else { demuxed.pts.max(at) };
+            let pts = demuxed.pts.max(at);
             output.send(Timed::at(pts, demuxed.dur, demuxed.packet))?;
             io.count("packets", 1);
-            at = pts + demuxed.dur;
+            at = pts + demuxed.heard;
             // Ten times a second of media is plenty.
             if at.saturating_sub(reported) > 100_000_000 {
                 io.progress(at as f64 / 1e9, total);
@@ -133,7 +132,8 @@ impl Node for AudioDecode {
                             let length = frames_to_nanos(damage.frames, damage.rate);
                             io.item_error(damage.error)?;
                             io.count("missing_ms", u64::try_from(length / 1_000_000).unwrap_or(0));
-                            out.gap(decoder.pts(), length)?;
+                            // The runtime leaves a gap of the packet's own length.
+                            out.gap(decoder.pts(), if header.dur > 0 { 0 } else { length })?;
                         }
                     }
                 }

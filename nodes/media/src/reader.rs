@@ -17,6 +17,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader, Track};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
+use crate::decoder::frames_to_nanos;
 use crate::mp4_edits;
 use crate::mpeg::Framer;
 use crate::sniff::{self, Container};
@@ -28,10 +29,13 @@ use crate::track::{Coded, Engine, Ticks, codec_name, symphonia_codec};
 pub struct Demuxed {
     /// The packet.
     pub packet: oxiline_graph::payload::Packet,
-    /// Start, nanoseconds, as the container tells it (the decoder counts samples).
+    /// Start of what will be heard of it, nanoseconds: counted in samples and without the
+    /// priming where the container tells lengths, else the container's own stamp.
     pub pts: Nanos,
     /// Length, nanoseconds; 0 when the container does not tell.
     pub dur: Nanos,
+    /// How much of that will be heard: less while the encoder's priming lasts.
+    pub heard: Nanos,
 }
 
 enum Demux {
@@ -53,6 +57,8 @@ pub struct Reader {
     delivered: u64,
     errors: u64,
     last_pts: Nanos,
+    /// Samples delivered while every packet told its length.
+    counted: Option<u64>,
     warning: Option<String>,
     ended: bool,
 }
@@ -120,8 +126,9 @@ impl Reader {
     /// Only when not one packet can be read.
     pub fn next_packet(&mut self) -> Result<Option<Demuxed>> {
         loop {
-            if let Some(demuxed) = self.queue.pop_front() {
+            if let Some(mut demuxed) = self.queue.pop_front() {
                 self.delivered += 1;
+                self.stamp(&mut demuxed);
                 return Ok(Some(demuxed));
             }
             if self.ended {
@@ -144,6 +151,22 @@ impl Reader {
                 }
                 Step::End => self.ended = true,
             }
+        }
+    }
+
+    /// Counts samples instead of believing stamps, and moves the start to what will be heard.
+    fn stamp(&mut self, demuxed: &mut Demuxed) {
+        let rate = self.stream.rate;
+        self.counted = self.counted.filter(|_| demuxed.dur > 0);
+        if let Some(frames) = &mut self.counted {
+            let priming = self.coded.skip.frames(rate);
+            let own = Ticks::new(demuxed.dur.unsigned_abs(), 1_000_000_000).frames(rate);
+            let (from, to) = (frames.saturating_sub(priming), (*frames + own).saturating_sub(priming));
+            *frames += own;
+            demuxed.pts = self.coded.start + frames_to_nanos(from, rate);
+            demuxed.heard = frames_to_nanos(to, rate) - frames_to_nanos(from, rate);
+        } else {
+            demuxed.heard = demuxed.dur;
         }
     }
 
@@ -193,7 +216,7 @@ impl Reader {
                 ts: packet.pts,
                 trim: (0, trim_end),
             };
-            self.queue.push_back(Demuxed { packet, pts, dur });
+            self.queue.push_back(Demuxed { packet, pts, dur, heard: dur });
         };
         match &mut self.framer {
             Some(framer) => framer.push(&packet.data).into_iter().for_each(&mut push),
@@ -244,6 +267,7 @@ fn step_symphonia(
     *last_pts = pts;
     let cut = |d: symphonia::core::units::Duration| u32::try_from(d.get()).unwrap_or(u32::MAX);
     queue.push_back(Demuxed {
+        heard: 0,
         pts,
         dur: nanos(i128::from(packet.dur.get())).max(0),
         packet: oxiline_graph::payload::Packet {
@@ -371,6 +395,13 @@ fn open_oxide(mut file: File, name: &str, container: Container, wanted: usize) -
             keep =
                 duration.and_then(|us| u64::try_from(us).ok()).filter(|&us| us > 0).map(|us| Ticks::new(us, 1_000_000));
         }
+        // FLAC's stream information counts samples.
+        (Container::Flac, _) => {
+            keep = stream.duration.and_then(|n| u64::try_from(n).ok()).filter(|&n| n > 0 && rate > 0).and_then(|n| {
+                let base = stream.time_base.as_rational();
+                (base.num == 1 && base.den == i64::from(rate)).then(|| Ticks::new(n, u64::from(rate)))
+            });
+        }
         (Container::Matroska, Demux::Mkv(d)) => {
             let delay = d.track_codec_timing(stream.index).map_or(0, |t| t.codec_delay());
             skip = Ticks::new(delay, 1_000_000_000);
@@ -441,6 +472,17 @@ fn flac_headers(extradata: &[u8]) -> Vec<u8> {
     }
 }
 
+/// An `OpusHead` from MP4's `dOps`, whose numbers are the other way round (and which the demuxer
+/// only puts the magic in front of).
+fn opus_head(mut head: Vec<u8>) -> Vec<u8> {
+    if let Some(numbers) = head.get_mut(10..18) {
+        numbers[..2].reverse();
+        numbers[2..6].reverse();
+        numbers[6..].reverse();
+    }
+    head
+}
+
 /// Samples at 48 kHz to drop from the start, from an `OpusHead` (RFC 7845, 5.1).
 fn opus_pre_skip(head: &[u8]) -> u16 {
     match head {
@@ -486,6 +528,7 @@ fn reader(
         delivered: 0,
         errors: 0,
         last_pts: 0,
+        counted: (rate > 0).then_some(0),
         warning: None,
         ended: false,
     }
@@ -523,7 +566,11 @@ fn open_symphonia(mut file: File, name: &str, container: Container, wanted: usiz
     let mut oxide = CodecParameters::audio(CodecId::new(codec.clone()));
     oxide.sample_rate = params.sample_rate;
     oxide.channels = params.channels.as_ref().and_then(|c| u16::try_from(c.count()).ok());
-    oxide.extradata = if codec == "flac" { flac_headers(&extradata) } else { extradata };
+    oxide.extradata = match codec.as_str() {
+        "flac" => flac_headers(&extradata),
+        "opus" if container == Container::Mp4 => opus_head(extradata),
+        _ => extradata,
+    };
     let (mut skip, mut keep, mut start) = (Ticks::default(), None, 0);
     let rate = params.sample_rate.unwrap_or(0);
     if let Some(edit) = edits.iter().find(|e| e.track == track.id) {

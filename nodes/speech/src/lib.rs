@@ -3,3 +3,11 @@
 mod parallel;
 pub mod vad;
 pub mod whisper;
+
+/// Adds the models and nodes of this crate.
+pub fn register(registry: &mut oxiline_graph::Registry) {
+    registry.model::<vad::SileroModel>();
+    registry.model::<whisper::WhisperModel>();
+    registry.node::<vad::AudioVad>();
+    registry.node::<whisper::AsrTranscribe>();
+}

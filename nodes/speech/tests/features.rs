@@ -26,7 +26,8 @@ fn compare(bins: usize, golden: &Golden) -> usize {
         assert_eq!(mel.frames, sums.len(), "{name}");
         for (frame, (row, expected)) in mel.data.chunks_exact(bins).zip(&sums).enumerate() {
             let sum: f64 = row.iter().map(|v| f64::from(*v)).sum();
-            assert!((sum - expected).abs() < 3e-6, "{name}, frame {frame}: {sum} for {expected}");
+            // A frame of equal values rounds all of them the same way.
+            assert!((sum - expected).abs() < 7e-8 * bins as f64, "{name}, frame {frame}: {sum} for {expected}");
         }
         clips += 1;
     }

@@ -193,9 +193,9 @@ impl Config {
         let generation: GenerationFile = read(&dir.join("generation_config.json"))?.unwrap_or_default();
         let preprocessor: PreprocessorFile = read(&dir.join("preprocessor_config.json"))?.unwrap_or_default();
         let added = added_tokens(dir)?;
-        check_preprocessor(&dir.join("preprocessor_config.json"), &preprocessor, &model)?;
-        let files = Files { dir, model: &model, generation: &generation, added: &added };
-        files.config()
+        let config = Files { dir, model: &model, generation: &generation, added: &added }.config()?;
+        check_preprocessor(&dir.join("preprocessor_config.json"), &preprocessor, config.mel_bins)?;
+        Ok(config)
     }
 
     /// The language of a token id.
@@ -486,9 +486,9 @@ fn added_tokens(dir: &Path) -> Result<HashMap<String, u64>> {
     Ok(read(&dir.join("added_tokens.json"))?.unwrap_or_default())
 }
 
-fn check_preprocessor(path: &Path, file: &PreprocessorFile, model: &ModelFile) -> Result<()> {
+fn check_preprocessor(path: &Path, file: &PreprocessorFile, bins: usize) -> Result<()> {
     let expected = [
-        ("feature_size", file.feature_size, model.num_mel_bins),
+        ("feature_size", file.feature_size, bins as u64),
         ("n_fft", file.n_fft, 400),
         ("hop_length", file.hop_length, features::HOP as u64),
         ("sampling_rate", file.sampling_rate, features::SAMPLE_RATE as u64),
@@ -499,7 +499,6 @@ fn check_preprocessor(path: &Path, file: &PreprocessorFile, model: &ModelFile) -
         }
     }
     let Some(listed) = &file.mel_filters else { return Ok(()) };
-    let bins = usize::try_from(model.num_mel_bins).ok().filter(|bins| (1..=201).contains(bins)).unwrap_or(80);
     // Old files list the bank as [bins, 201], printed in float32.
     let bank = mel_bank(bins);
     let same = listed.len() == bins

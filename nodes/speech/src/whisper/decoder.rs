@@ -6,7 +6,6 @@ use oxiline_graph::{Result, bail};
 use oxiline_kernels::{
     Matrix, Pool,
     attention::{self, Kv, Query},
-    ops,
 };
 
 use super::Config;
@@ -14,7 +13,6 @@ use super::encoder::{Linear, Norm, scale};
 
 /// One decoding stream: the keys and values of its window (shared by its forks) and of the tokens
 /// fed so far.
-#[derive(Clone)]
 pub struct Stream {
     /// Cross-attention, per layer.
     window: Arc<Vec<Kv>>,
@@ -39,7 +37,7 @@ impl Stream {
     }
     /// A second stream that goes on from here (for beams): shares the window, copies the rest.
     pub fn fork(&self) -> Self {
-        self.clone()
+        Self { window: self.window.clone(), tokens: self.tokens.iter().map(Kv::fork).collect() }
     }
 }
 
@@ -187,8 +185,7 @@ impl Decoder {
             }
             attention::rows(pool, &mut queries);
             drop(queries);
-            layer.out.run(pool, mixed, normed);
-            ops::add(pool, &mut hidden, normed);
+            layer.out.add(pool, mixed, &mut hidden);
 
             layer.cross_norm.run(pool, &hidden, normed);
             let q = &mut qkv[..rows * width];
@@ -211,14 +208,11 @@ impl Decoder {
             for (recorder, feed) in recorders.iter().zip(feeds.iter_mut()) {
                 recorder.end_layer(feed);
             }
-            layer.cross_out.run(pool, mixed, normed);
-            ops::add(pool, &mut hidden, normed);
+            layer.cross_out.add(pool, mixed, &mut hidden);
 
             layer.ffn_norm.run(pool, &hidden, normed);
-            layer.up.run(pool, normed, up);
-            ops::gelu(pool, up);
-            layer.down.run(pool, up, normed);
-            ops::add(pool, &mut hidden, normed);
+            layer.up.run_gelu(pool, normed, up);
+            layer.down.add(pool, up, &mut hidden);
         }
         self.head(pool, config, &hidden, feeds);
         Ok(())

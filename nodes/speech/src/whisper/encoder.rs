@@ -1,6 +1,6 @@
 //! The encoder: convolution stem, sinusoidal positions, bidirectional pre-norm layers.
 
-use oxiline_kernels::{Matrix, Pool, attention, conv::Conv1d, ops};
+use oxiline_kernels::{Epilogue, Matrix, Pool, attention, conv::Conv1d, ops};
 
 use super::{Config, Mel};
 use crate::parallel;
@@ -29,6 +29,13 @@ pub(crate) struct Linear {
 impl Linear {
     pub(crate) fn run(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
         self.weight.matmul(pool, x, self.bias.as_deref(), out);
+    }
+    pub(crate) fn run_gelu(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
+        self.weight.matmul_with(pool, x, self.bias.as_deref(), Epilogue::Gelu, out);
+    }
+    /// Adds the result to `out`.
+    pub(crate) fn add(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
+        self.weight.matmul_with(pool, x, self.bias.as_deref(), Epilogue::AddTo, out);
     }
 }
 
@@ -123,11 +130,9 @@ impl Encoder {
     fn stem(&self, pool: &Pool, mel: &[f32], config: &Config) -> Vec<f32> {
         debug_assert_eq!(mel.len(), Mel::WINDOW * config.mel_bins);
         let mut wide = Vec::new();
-        self.conv1.run(pool, mel, &mut wide);
-        ops::gelu(pool, &mut wide);
+        self.conv1.run_with(pool, mel, Epilogue::Gelu, &mut wide);
         let mut hidden = Vec::new();
-        self.conv2.run(pool, &wide, &mut hidden);
-        ops::gelu(pool, &mut hidden);
+        self.conv2.run_with(pool, &wide, Epilogue::Gelu, &mut hidden);
         ops::add(pool, &mut hidden, &self.positions);
         hidden
     }
@@ -146,17 +151,14 @@ impl EncoderLayer {
         self.k.run(pool, normed, k);
         self.v.run(pool, normed, v);
         attention::full(pool, q, k, v, config.encoder_heads, head_dim, mixed);
-        self.out.run(pool, mixed, normed);
-        ops::add(pool, hidden, normed);
+        self.out.add(pool, mixed, hidden);
 
         self.ffn_norm.run(pool, hidden, normed);
         let rows = FFN_ROWS * config.width;
-        for (hidden, normed) in hidden.chunks_mut(rows).zip(normed.chunks_mut(rows)) {
+        for (hidden, normed) in hidden.chunks_mut(rows).zip(normed.chunks(rows)) {
             up.resize(normed.len() / config.width * config.encoder_ffn, 0.0);
-            self.up.run(pool, normed, up);
-            ops::gelu(pool, up);
-            self.down.run(pool, up, normed);
-            ops::add(pool, hidden, normed);
+            self.up.run_gelu(pool, normed, up);
+            self.down.add(pool, up, hidden);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! From named tensors to layers: names, shapes, formats.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use oxiline_graph::{Result, bail};
+use oxiline_graph::{Error, Result, bail};
 use oxiline_kernels::{Matrix, Storage, conv::Conv1d};
+use oxiline_weights::{Checkpoint, Dtype, Mode};
 
 use super::Config;
 use super::decoder::{Decoder, DecoderLayer};
@@ -12,12 +15,53 @@ use super::model::{LoadOptions, Precision, Quant};
 
 /// Where tensors come from.
 pub trait Tensors {
-    /// Shape and stored format of a tensor; None when there is none of this name.
-    fn info(&self, name: &str) -> Option<(Vec<usize>, Storage)>;
-    /// Its values, row-major.
-    fn read(&self, name: &str) -> Result<Vec<f32>>;
+    /// Shape and element type of a tensor; None when there is none of this name.
+    fn info(&self, name: &str) -> Option<(Vec<usize>, Dtype)>;
+    /// Hands its little-endian bytes to `sink`, in order, in pieces of whole elements.
+    fn bytes(&self, name: &str, sink: &mut dyn FnMut(&[u8])) -> Result<()>;
     /// What the tensors are from, for messages: a file or folder.
     fn origin(&self) -> String;
+}
+
+/// Bytes read from a file at a time.
+const PIECE: usize = 1 << 20;
+
+impl Tensors for Checkpoint {
+    fn info(&self, name: &str) -> Option<(Vec<usize>, Dtype)> {
+        let info = Checkpoint::info(self, name).ok()?;
+        Some((info.shape, info.dtype))
+    }
+
+    fn bytes(&self, name: &str, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let info = Checkpoint::info(self, name).map_err(Error::msg)?;
+        if info.file.extension().is_none_or(|kind| kind != "safetensors") {
+            sink(&Checkpoint::bytes(self, name).map_err(Error::msg)?);
+            return Ok(());
+        }
+        // Read, not touched through the map: pages of the map would stay and count as memory beside
+        // the packed copy.
+        let failed = |e| Error::msg(format_args!("{}: reading tensor `{name}`: {e}", info.file.display()));
+        let mut file = File::open(&info.file).map_err(failed)?;
+        file.seek(SeekFrom::Start(info.offset as u64)).map_err(failed)?;
+        let mut piece = vec![0; PIECE.min(info.bytes)];
+        let mut left = info.bytes;
+        while left > 0 {
+            let n = left.min(PIECE);
+            file.read_exact(&mut piece[..n]).map_err(failed)?;
+            sink(&piece[..n]);
+            left -= n;
+        }
+        Ok(())
+    }
+
+    fn origin(&self) -> String {
+        self.folder().display().to_string()
+    }
+}
+
+/// Opens the weights of a checkpoint folder.
+pub(crate) fn open(dir: &Path) -> Result<Checkpoint> {
+    Checkpoint::open(dir, Mode::Mmap).map_err(Error::msg)
 }
 
 /// Builds layers, checking every shape against the configuration.
@@ -110,11 +154,11 @@ impl<'a> Loader<'a> {
         self.tensors.info(&format!("{}{name}", self.prefix)).is_some()
     }
 
-    /// The full name and stored format of a tensor that must have this shape.
-    fn expect(&self, name: &str, shape: &[usize]) -> Result<(String, Storage)> {
+    /// The full name and element type of a tensor that must have this shape.
+    fn expect(&self, name: &str, shape: &[usize]) -> Result<(String, Dtype)> {
         let full = format!("{}{name}", self.prefix);
         match self.tensors.info(&full) {
-            Some((found, storage)) if found == shape => Ok((full, storage)),
+            Some((found, dtype)) if found == shape => Ok((full, dtype)),
             Some((found, _)) => bail!(
                 "{}: tensor `{full}` has shape {found:?}, but by config.json it should be {shape:?}",
                 self.tensors.origin()
@@ -127,14 +171,43 @@ impl<'a> Loader<'a> {
     }
 
     fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let (full, _) = self.expect(name, shape)?;
-        let values = self.tensors.read(&full)?;
-        let size: usize = shape.iter().product();
-        if values.len() != size {
-            bail!("{}: tensor `{full}` has {} values instead of {size}", self.tensors.origin(), values.len());
-        }
-        self.bytes += size as u64 * 4;
+        let (full, dtype) = self.expect(name, shape)?;
+        let values = self.floats(&full, dtype, shape.iter().product())?;
+        self.bytes += values.len() as u64 * 4;
         Ok(values)
+    }
+
+    fn floats(&self, full: &str, dtype: Dtype, size: usize) -> Result<Vec<f32>> {
+        let mut values = Vec::with_capacity(size);
+        let mut real = true;
+        self.tensors.bytes(full, &mut |piece| match dtype.to_f32(piece) {
+            Some(piece) => values.extend(piece),
+            None => real = false,
+        })?;
+        if !real {
+            bail!("{}: tensor `{full}` holds {}, not real numbers", self.tensors.origin(), dtype.name());
+        }
+        self.whole(full, values.len(), size)?;
+        Ok(values)
+    }
+
+    /// The raw halves of several tensors one after the other.
+    fn halves(&self, names: &[String], size: usize) -> Result<Vec<u16>> {
+        let mut bits = Vec::with_capacity(size);
+        for full in names {
+            self.tensors.bytes(full, &mut |piece| {
+                bits.extend(piece.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)));
+            })?;
+        }
+        self.whole(&names[0], bits.len(), size)?;
+        Ok(bits)
+    }
+
+    fn whole(&self, full: &str, found: usize, size: usize) -> Result<()> {
+        if found != size {
+            bail!("{}: tensor `{full}` has {found} values instead of {size}", self.tensors.origin());
+        }
+        Ok(())
     }
 
     fn norm(&mut self, name: &str) -> Result<Norm> {
@@ -145,36 +218,40 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// How a matrix of this stored format is kept.
-    fn storage(&self, stored: Storage, in_dim: usize) -> Storage {
-        match (self.options.quant, self.options.precision) {
+    /// How a matrix of this element type is kept.
+    fn storage(&self, stored: Dtype, in_dim: usize) -> Storage {
+        match (self.options.quant, self.options.precision, stored) {
             // A block never crosses a row.
-            (Some(Quant::Q8), _) if in_dim % 32 == 0 => Storage::Q8,
-            (_, Precision::Stored) => stored,
-            (_, Precision::F32) => Storage::F32,
-            (_, Precision::F16) => Storage::F16,
-            (_, Precision::Bf16) => Storage::BF16,
+            (Some(Quant::Q8), ..) if in_dim % 32 == 0 => Storage::Q8,
+            (_, Precision::F16, _) | (_, Precision::Stored, Dtype::F16) => Storage::F16,
+            (_, Precision::Bf16, _) | (_, Precision::Stored, Dtype::BF16) => Storage::BF16,
+            _ => Storage::F32,
         }
     }
 
     /// One matrix of the rows of several tensors `[out_dim, in_dim]` one after the other.
     fn matrix(&mut self, names: &[String], out_dim: usize, in_dim: usize) -> Result<Matrix> {
-        let mut storage = Storage::F32;
-        let mut values = Vec::new();
+        let mut full = Vec::with_capacity(names.len());
+        let mut dtypes = Vec::with_capacity(names.len());
         for name in names {
-            let (full, stored) = self.expect(name, &[out_dim, in_dim])?;
-            storage = self.storage(stored, in_dim);
-            let part = self.tensors.read(&full)?;
-            if part.len() != out_dim * in_dim {
-                bail!("{}: tensor `{full}` has {} values", self.tensors.origin(), part.len());
-            }
-            if values.is_empty() {
-                values = part;
-            } else {
-                values.extend_from_slice(&part);
-            }
+            let (name, dtype) = self.expect(name, &[out_dim, in_dim])?;
+            full.push(name);
+            dtypes.push(dtype);
         }
-        let matrix = Matrix::from_f32(out_dim * names.len(), in_dim, &values, storage);
+        let storage = self.storage(dtypes[0], in_dim);
+        let (rows, size) = (out_dim * names.len(), out_dim * names.len() * in_dim);
+        let alike = dtypes.iter().all(|dtype| *dtype == dtypes[0]);
+        let matrix = match dtypes[0] {
+            Dtype::F16 if alike => Matrix::from_f16_bits(rows, in_dim, &self.halves(&full, size)?, storage),
+            Dtype::BF16 if alike => Matrix::from_bf16_bits(rows, in_dim, &self.halves(&full, size)?, storage),
+            _ => {
+                let mut values = Vec::with_capacity(size);
+                for (name, dtype) in full.iter().zip(dtypes) {
+                    values.extend(self.floats(name, dtype, out_dim * in_dim)?);
+                }
+                Matrix::from_f32(rows, in_dim, &values, storage)
+            }
+        };
         self.bytes += matrix.bytes() as u64;
         Ok(matrix)
     }
@@ -221,52 +298,5 @@ impl<'a> Loader<'a> {
         };
         let bias = self.values(&format!("{name}.bias"), &[out_dim])?;
         Ok(Conv1d { weight: Matrix::from_f32(out_dim, in_dim * K, &turned, storage), bias, kernel: K, stride, pad: 1 })
-    }
-}
-
-/// Opens the weights of a checkpoint folder.
-pub fn open(dir: &Path) -> Result<impl Tensors + use<>> {
-    Files::open(dir)
-}
-
-struct Files {
-    path: std::path::PathBuf,
-    data: Vec<u8>,
-}
-
-impl Files {
-    fn open(dir: &Path) -> Result<Self> {
-        let path = dir.join("model.safetensors");
-        let data = std::fs::read(&path)?;
-        Ok(Self { path, data })
-    }
-    fn tensors(&self) -> Option<safetensors::SafeTensors<'_>> {
-        safetensors::SafeTensors::deserialize(&self.data).ok()
-    }
-}
-
-impl Tensors for Files {
-    fn info(&self, name: &str) -> Option<(Vec<usize>, Storage)> {
-        let tensors = self.tensors()?;
-        let t = tensors.tensor(name).ok()?;
-        let storage = match t.dtype() {
-            safetensors::Dtype::F16 => Storage::F16,
-            safetensors::Dtype::BF16 => Storage::BF16,
-            _ => Storage::F32,
-        };
-        Some((t.shape().to_vec(), storage))
-    }
-    fn read(&self, name: &str) -> Result<Vec<f32>> {
-        let tensors = self.tensors().ok_or_else(|| oxiline_graph::Error::msg("bad file"))?;
-        let t = tensors.tensor(name).map_err(oxiline_graph::Error::msg)?;
-        Ok(match t.dtype() {
-            safetensors::Dtype::F16 => {
-                t.data().chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-            }
-            _ => t.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        })
-    }
-    fn origin(&self) -> String {
-        self.path.display().to_string()
     }
 }

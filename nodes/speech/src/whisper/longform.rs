@@ -10,7 +10,7 @@ use super::align::{self, POSITION_S};
 use super::batch::Stretch;
 use super::decode::{Decoded, Lane, Manner, WindowDecoder};
 use super::segments::{self, FRAME_S, Slice};
-use super::speech::{Spans, TOLERANCE_S, loops};
+use super::speech::{Spans, loops};
 use super::tokens::{self, Codec};
 use super::words::{self, Timed};
 use super::{Config, Mel, fallback};
@@ -235,7 +235,11 @@ impl<S: Lane> Run<S> {
         let tokens = &decoded.tokens[slice.from..slice.to];
         let is_text = |token: &u32| *token < shared.config.ids.end_of_text;
         let text: Vec<u32> = tokens.iter().copied().filter(is_text).collect();
-        let at = |steps: usize| centi(self.seek as f64 * FRAME_S + steps as f64 * POSITION_S);
+        // The reference lets a clip's last times run past its end; those of a stretch must not run
+        // into the next one.
+        let bounded = self.stretch.begin > 0 || self.stretch.end < shared.mel.frames;
+        let most = if bounded { self.stretch.end as f64 * FRAME_S } else { f64::INFINITY };
+        let at = |steps: usize| centi((self.seek as f64 * FRAME_S + steps as f64 * POSITION_S).min(most));
         let mut segment = Segment {
             id: 0,
             start: at(slice.start),
@@ -274,13 +278,15 @@ impl<S: Lane> Run<S> {
     /// away from all speech, and only where something else speaks against it too.
     fn invented(&self, segment: &Segment, logprobs: &[f32], shared: &Shared) -> bool {
         let Some(spans) = &shared.guard else { return false };
+        if segment.start >= shared.clip_s() {
+            return true;
+        }
         if spans.touches(segment.start, segment.end) {
             return false;
         }
         let options = &shared.options;
         let text: Vec<u32> = segment.tokens.iter().copied().filter(|&t| t < shared.config.ids.end_of_text).collect();
-        segment.start + TOLERANCE_S >= shared.clip_s()
-            || segment.no_speech_prob > options.no_speech_threshold
+        segment.no_speech_prob > options.no_speech_threshold
             || fallback::mean_logprob(logprobs) < options.logprob_threshold
             || segment.compression_ratio > options.compression_ratio_threshold
             || loops(&text)

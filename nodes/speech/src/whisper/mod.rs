@@ -6,6 +6,7 @@
 //! moving window; [`batch`]: windows side by side; [`words`]: word times). Everything here is plain
 //! synchronous code without graph types, testable alone.
 
+pub mod actor;
 pub mod align;
 pub mod batch;
 pub mod beam;
@@ -19,6 +20,7 @@ pub mod language;
 pub mod load;
 pub mod longform;
 pub mod model;
+pub mod node;
 pub mod rules;
 pub mod sample;
 pub mod segments;
@@ -30,10 +32,12 @@ pub mod transcription;
 pub mod words;
 pub mod zlib;
 
+pub use actor::{WhisperModel, WhisperOptions};
 pub use config::{Config, Language, SpecialIds};
 pub use decoder::{CrossAttention, Feed, Rows, Stream};
 pub use encoder::Encoding;
 pub use features::{Features, Mel};
 pub use model::{LoadOptions, Precision, Quant, Whisper};
+pub use node::AsrTranscribe;
 pub use tokens::Codec;
 pub use transcription::{Model, Need, Partial, Transcription, step};

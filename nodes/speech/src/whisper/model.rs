@@ -58,8 +58,18 @@ impl Whisper {
     /// Reads a checkpoint folder. Errors name the file and the tensor.
     pub fn load(dir: &Path, options: &LoadOptions) -> Result<Self> {
         let config = Config::load(dir)?;
-        let tensors = super::load::open(dir)?;
-        Self::from_tensors(config, &tensors, options, &mut |_, _| Ok(()))
+        Self::load_with(dir, config, options, &mut |_, _| Ok(()))
+    }
+
+    /// The same with the configuration already read; `progress(done, total)` as in
+    /// [`Whisper::from_tensors`].
+    pub fn load_with(
+        dir: &Path,
+        config: Config,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64) -> Result<()>,
+    ) -> Result<Self> {
+        Self::from_tensors(config, &super::load::open(dir)?, options, progress)
     }
 
     /// Builds the model from named tensors. `progress(done, total)` is called between tensors with
@@ -71,8 +81,10 @@ impl Whisper {
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Self> {
         let mut loader = Loader::new(&config, tensors, options, progress);
-        let encoder = loader.encoder()?;
+        // The decoder has the largest tensor, the embedding: its copy in passing comes and goes
+        // while little else is there.
         let decoder = loader.decoder()?;
+        let encoder = loader.encoder()?;
         let bytes = loader.bytes();
         Ok(Self { config, encoder, decoder, bytes })
     }

@@ -104,7 +104,7 @@ impl<S: Lane> Transcription<S> {
             positions: config.target_positions,
             start: config.ids.start,
             no_speech: config.ids.no_speech.unwrap_or(config.ids.no_timestamps.saturating_sub(1)),
-            heads: if options.words { word_heads(&config) } else { Vec::new() },
+            heads: if options.words { config.alignment_heads.clone() } else { Vec::new() },
             options: options.clone(),
         };
         let everything = Stretch { begin: 0, end: mel.frames };
@@ -115,6 +115,9 @@ impl<S: Lane> Transcription<S> {
         } else {
             VecDeque::from([everything])
         };
+        // What no stretch covers is skipped without further ado.
+        let covered: usize = waiting.iter().map(|s| s.end - s.begin).sum();
+        let skipped_s = (clip_s - covered as f64 * FRAME_S).max(0.0);
         let mut prompt = Vec::new();
         if let Some(text) = options.initial_prompt.as_deref().filter(|text| !text.trim().is_empty()) {
             prompt = tokens::previous_text(&config, &*codec, text)?;
@@ -154,7 +157,7 @@ impl<S: Lane> Transcription<S> {
             lanes,
             events: Vec::new(),
             segments: 0,
-            stats: TranscribeStats { audio_s: clip_s, ..TranscribeStats::default() },
+            stats: TranscribeStats { audio_s: clip_s, skipped_s, ..TranscribeStats::default() },
             ended: false,
         };
         this.set_prompt(prompt, false);
@@ -269,6 +272,7 @@ impl<S: Lane> Transcription<S> {
                 self.end();
                 return Ok(Need::Done);
             }
+            self.hand_over()?;
             if self.active.iter().any(|run| matches!(run.stage, Stage::Encode)) {
                 return Ok(Need::Encode);
             }
@@ -323,17 +327,25 @@ impl<S: Lane> Transcription<S> {
         }
     }
 
-    /// The windows to encode, `[bins, 3000]` each.
+    /// The windows to encode, `[3000, bins]` each.
     pub fn windows(&self) -> Vec<Vec<f32>> {
         if let Tongue::Encode { seek } = self.tongue {
             return vec![self.shared.mel.window(seek)];
         }
         let waiting = self.active.iter().filter(|run| matches!(run.stage, Stage::Encode));
-        waiting.filter(|run| !self.reusable(run)).map(|run| run.window(&self.shared)).collect()
+        waiting.map(|run| run.window(&self.shared)).collect()
     }
 
-    fn reusable(&self, run: &Run<S>) -> bool {
-        self.reuse.as_ref().is_some_and(|(seek, _)| *seek == run.seek() && run.full(&self.shared))
+    /// The window the language was detected on need not be encoded again where decoding begins with
+    /// the same one.
+    fn hand_over(&mut self) -> Result<()> {
+        let Some((seek, stream)) = self.reuse.take() else { return Ok(()) };
+        match self.active.front_mut() {
+            Some(run) if matches!(run.stage, Stage::Encode) && run.seek() == seek && run.full(&self.shared) => {
+                run.encoded(stream, &self.shared)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes streams on the encoded [`Self::windows`], in their order.
@@ -344,16 +356,8 @@ impl<S: Lane> Transcription<S> {
             self.tongue = Tongue::Feed { seek, stream: streams.next().ok_or_else(missing)? };
             return Ok(());
         }
-        for at in 0..self.active.len() {
-            if !matches!(self.active[at].stage, Stage::Encode) {
-                continue;
-            }
-            let stream = if self.reusable(&self.active[at]) {
-                self.reuse.take().map(|(_, stream)| stream)
-            } else {
-                streams.next()
-            };
-            self.active[at].encoded(stream.ok_or_else(missing)?, &self.shared)?;
+        for run in self.active.iter_mut().filter(|run| matches!(run.stage, Stage::Encode)) {
+            run.encoded(streams.next().ok_or_else(missing)?, &self.shared)?;
         }
         Ok(())
     }
@@ -442,15 +446,6 @@ impl<S: Lane> Transcription<S> {
     }
 }
 
-/// The heads that follow the words: the checkpoint's, else all of the upper half of the layers.
-pub fn word_heads(config: &Config) -> Vec<(usize, usize)> {
-    if !config.alignment_heads.is_empty() {
-        return config.alignment_heads.clone();
-    }
-    let layers = config.decoder_layers / 2..config.decoder_layers;
-    layers.flat_map(|layer| (0..config.decoder_heads).map(move |head| (layer, head))).collect()
-}
-
 /// Are the options such that this checkpoint can do them?
 fn check(config: &Config, options: &TranscribeOptions) -> Result<()> {
     if options.temperatures.is_empty() || options.temperatures.iter().any(|t| !t.is_finite() || *t < 0.0) {
@@ -488,7 +483,7 @@ impl Model for Whisper {
 
     fn encode(&self, windows: &[&[f32]], cancelled: &dyn Fn() -> bool) -> Result<Vec<Stream>> {
         let encoded = Whisper::encode(self, windows, cancelled)?;
-        Ok(encoded.iter().map(|window| self.start(window)).collect())
+        encoded.iter().map(|window| self.start(window)).collect()
     }
 
     fn feed(&self, asks: Vec<Ask<'_, Stream>>) -> Result<Vec<Vec<f32>>> {

@@ -40,6 +40,12 @@ impl Golden {
         }
     }
 
+    /// A tensor of bytes.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        let tensors = SafeTensors::deserialize(&self.0).unwrap();
+        tensors.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}")).data().to_vec()
+    }
+
     pub fn f32(&self, name: &str) -> Vec<f32> {
         self.f64(name).into_iter().map(|v| v as f32).collect()
     }

@@ -1,0 +1,349 @@
+//! A model's tensors by name, whatever files they lie in.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use oxiline_kernels::{Matrix, Storage};
+
+use crate::blob::{Blob, Mode, read_small};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shown};
+use crate::{safetensors, torch};
+
+/// Most dimensions a tensor may have (numpy's and torch's own limit).
+pub(crate) const MAX_RANK: usize = 64;
+/// Largest JSON file read beside a checkpoint.
+const MAX_JSON: u64 = 256 << 20;
+
+/// Where a tensor's elements are.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// Index into the checkpoint's blobs.
+    pub blob: usize,
+    /// First byte inside the blob.
+    pub offset: usize,
+    /// Bytes of the tensor when contiguous.
+    pub bytes: usize,
+    /// Steps in elements, for a view that isn't contiguous.
+    pub strides: Option<Vec<usize>>,
+}
+
+/// What is known of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type as stored.
+    pub dtype: Dtype,
+    /// Shape, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// The file it lies in.
+    pub file: PathBuf,
+    /// First byte in that file (in the unpacked record, for a compressed one).
+    pub offset: usize,
+    /// Bytes of its elements.
+    pub bytes: usize,
+}
+
+/// An open checkpoint: tensors by name.
+pub struct Checkpoint {
+    /// Folder of the checkpoint, where its configurations are.
+    folder: PathBuf,
+    blobs: Vec<(PathBuf, Blob)>,
+    names: Vec<String>,
+    entries: HashMap<String, Entry>,
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Checkpoint").field("folder", &self.folder).field("tensors", &self.names.len()).finish()
+    }
+}
+
+impl Checkpoint {
+    /// Opens a folder (`model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`
+    /// or `pytorch_model.bin.index.json`, in this order) or one file.
+    ///
+    /// # Errors
+    /// Missing files, files that break their format, formats that aren't read (GGUF).
+    pub fn open(path: &Path, mode: Mode) -> Result<Self> {
+        let meta = std::fs::metadata(path).map_err(|e| Error::io("open it", path, &e))?;
+        let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let mut out =
+            Self { folder: folder.to_path_buf(), blobs: Vec::new(), names: Vec::new(), entries: HashMap::new() };
+        if !meta.is_dir() {
+            if path.extension().is_some_and(|e| e == "json") {
+                out.add_index(path, mode)?;
+            } else {
+                out.add_file(path, mode, None)?;
+            }
+            return Ok(out);
+        }
+        for name in ["model.safetensors", "pytorch_model.bin"] {
+            let (file, index) = (folder.join(name), folder.join(format!("{name}.index.json")));
+            if file.is_file() {
+                out.add_file(&file, mode, None)?;
+                return Ok(out);
+            }
+            if index.is_file() {
+                out.add_index(&index, mode)?;
+                return Ok(out);
+            }
+        }
+        Err(Error::missing(format!(
+            "{}: no model.safetensors and no pytorch_model.bin in this folder{}",
+            folder.display(),
+            hint(folder)
+        )))
+    }
+
+    fn add_file(&mut self, path: &Path, mode: Mode, wanted: Option<&HashMap<String, String>>) -> Result<()> {
+        let blob = Blob::open(path, mode)?;
+        let tensors = sniff(&blob, path).map_err(|e| e.at(path))?;
+        let index = self.blobs.len();
+        let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+        for (name, mut entry) in tensors {
+            // A sharded checkpoint's index decides which file a tensor comes from.
+            if wanted.is_some_and(|map| map.get(&name).is_none_or(|file| *file != file_name)) {
+                continue;
+            }
+            entry.blob += index;
+            if self.entries.insert(name.clone(), entry).is_some() {
+                return Err(Error::malformed(format!("tensor {} is there twice", shown(&name))).at(path));
+            }
+            self.names.push(name);
+        }
+        self.blobs.push((path.to_path_buf(), blob));
+        Ok(())
+    }
+
+    fn add_index(&mut self, path: &Path, mode: Mode) -> Result<()> {
+        #[derive(serde::Deserialize)]
+        struct Index {
+            weight_map: HashMap<String, String>,
+        }
+        let bytes = read_small(path, MAX_JSON)?;
+        let Index { weight_map } = serde_json::from_slice(&bytes)
+            .map_err(|e| Error::malformed(format!("no weight_map of names to files: {e}")).at(path))?;
+        let mut files: Vec<&String> = weight_map.values().collect();
+        files.sort_unstable();
+        files.dedup();
+        for file in files {
+            let mut parts = Path::new(file).components();
+            if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+                return Err(Error::malformed(format!("weight_map names {}, outside this folder", shown(file))).at(path));
+            }
+            let shard = self.folder.join(file);
+            if !shard.is_file() {
+                return Err(Error::missing(format!(
+                    "the shard {} is not there; download the model again",
+                    shown(file)
+                ))
+                .at(path));
+            }
+            self.add_file(&shard, mode, Some(&weight_map))?;
+        }
+        if let Some(name) = weight_map.keys().filter(|n| !self.entries.contains_key(*n)).min() {
+            return Err(Error::malformed(format!(
+                "tensor {} is not in {}, where weight_map puts it",
+                shown(name),
+                shown(&weight_map[name])
+            ))
+            .at(path));
+        }
+        Ok(())
+    }
+
+    /// Folder the checkpoint lies in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Names of the tensors, in the order of the files.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Is there a tensor of this name?
+    pub fn contains(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry> {
+        self.entries.get(name).ok_or_else(|| {
+            let place = self.blobs.first().map_or(&self.folder, |(path, _)| path);
+            let last = name.rsplit('.').take(2).collect::<Vec<_>>();
+            let near = self.names.iter().find(|n| n.rsplit('.').take(2).eq(last.iter().copied()));
+            let near = near.map_or(String::new(), |n| format!("; it has {}", shown(n)));
+            Error::missing(format!("no tensor {} among its {}{near}", shown(name), self.names.len())).at(place)
+        })
+    }
+
+    /// What is known of tensor `name`.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn info(&self, name: &str) -> Result<TensorInfo> {
+        let e = self.entry(name)?;
+        let file = self.blobs[e.blob].0.clone();
+        Ok(TensorInfo { dtype: e.dtype, shape: e.shape.clone(), file, offset: e.offset, bytes: e.bytes })
+    }
+
+    /// Little-endian bytes of tensor `name`, row-major; copied only for views that aren't
+    /// contiguous in the file.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let e = self.entry(name)?;
+        let blob = &self.blobs[e.blob].1;
+        match &e.strides {
+            None => Ok(Cow::Borrowed(&blob[e.offset..e.offset + e.bytes])),
+            Some(strides) => Ok(Cow::Owned(gather(&blob[e.offset..], e, strides))),
+        }
+    }
+
+    /// The elements as f32.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it is complex.
+    pub fn f32(&self, name: &str) -> Result<Vec<f32>> {
+        let e = self.entry(name)?;
+        e.dtype.to_f32(&self.bytes(name)?).ok_or_else(|| self.wrong_type(name, e, "real numbers"))
+    }
+
+    /// The elements as f32, once the shape is as expected.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::f32`], and a tensor of another shape.
+    pub fn f32_shaped(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        self.expect_shape(name, shape)?;
+        self.f32(name)
+    }
+
+    /// Raw bits of a tensor of 16-bit floats (`F16` or `BF16`), without conversion.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its elements aren't of type `dtype`.
+    pub fn bits16(&self, name: &str, dtype: Dtype) -> Result<Vec<u16>> {
+        let e = self.entry(name)?;
+        if e.dtype != dtype || dtype.size() != 2 {
+            return Err(self.wrong_type(name, e, dtype.name()));
+        }
+        Ok(self.bytes(name)?.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect())
+    }
+
+    /// The weight `name` of a linear layer, `[out, in]`, kept as `storage`.
+    ///
+    /// A tensor with more dimensions is accepted when their products agree: `[out, a, b]` with
+    /// `a * b == in`.
+    ///
+    /// # Errors
+    /// There is no such tensor, its shape differs, or its elements aren't floats.
+    pub fn matrix(&self, name: &str, out_dim: usize, in_dim: usize, storage: Storage) -> Result<Matrix> {
+        let e = self.entry(name)?;
+        let flat = e.shape.first() == Some(&out_dim) && e.shape[1..].iter().product::<usize>() == in_dim;
+        if !flat {
+            return Err(self.wrong_shape(name, e, &[out_dim, in_dim]));
+        }
+        Ok(match e.dtype {
+            Dtype::F16 => Matrix::from_f16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
+            Dtype::BF16 => Matrix::from_bf16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
+            _ => Matrix::from_f32(out_dim, in_dim, &self.f32(name)?, storage),
+        })
+    }
+
+    /// Fails unless tensor `name` has this shape.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it has another shape.
+    pub fn expect_shape(&self, name: &str, shape: &[usize]) -> Result<()> {
+        let e = self.entry(name)?;
+        if e.shape == shape { Ok(()) } else { Err(self.wrong_shape(name, e, shape)) }
+    }
+
+    fn wrong_shape(&self, name: &str, e: &Entry, wanted: &[usize]) -> Error {
+        Error::malformed(format!(
+            "tensor {} has shape {:?}, the configuration asks for {wanted:?}; do config.json and weights belong together?",
+            shown(name),
+            e.shape
+        ))
+        .at(&self.blobs[e.blob].0)
+    }
+
+    fn wrong_type(&self, name: &str, e: &Entry, wanted: &str) -> Error {
+        Error::unsupported(format!("tensor {} holds {}, {wanted} are needed", shown(name), e.dtype.name()))
+            .at(&self.blobs[e.blob].0)
+    }
+
+    /// Is there a file `name` beside the checkpoint?
+    pub fn has_file(&self, name: &str) -> bool {
+        self.folder.join(name).is_file()
+    }
+
+    /// A JSON file beside the checkpoint, such as `config.json`.
+    ///
+    /// # Errors
+    /// The file is missing or isn't JSON.
+    pub fn config(&self, name: &str) -> Result<serde_json::Value> {
+        let path = self.folder.join(name);
+        serde_json::from_slice(&read_small(&path, MAX_JSON)?)
+            .map_err(|e| Error::malformed(format!("not JSON: {e}; download it again")).at(&path))
+    }
+}
+
+/// Reads whatever format the first bytes show.
+fn sniff(blob: &Blob, path: &Path) -> Result<Vec<(String, Entry)>> {
+    let named = |end: &str| path.extension().is_some_and(|e| e == end);
+    if blob.starts_with(b"GGUF") || named("gguf") {
+        return Err(Error::unsupported("GGUF files are not supported yet; use the model's safetensors files"));
+    }
+    if blob.starts_with(b"version https://git-lfs") {
+        return Err(Error::malformed("a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"));
+    }
+    if named("safetensors") {
+        return safetensors::parse(blob);
+    }
+    if blob.starts_with(torch::ZIP) {
+        return torch::parse_zip(blob);
+    }
+    if blob.starts_with(torch::PICKLE) {
+        return torch::parse_legacy(blob);
+    }
+    if ["bin", "pt", "pth", "ckpt", "pkl"].into_iter().any(named) {
+        return Err(Error::malformed("neither a zip archive nor a pickle of torch.save; download it again"));
+    }
+    safetensors::parse(blob)
+}
+
+/// A few words on what a folder without a checkpoint holds instead.
+fn hint(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = files.map(|f| f.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    match names.iter().find(|n| n.ends_with(".safetensors") || n.ends_with(".gguf") || n.ends_with(".bin")) {
+        Some(name) => format!("; name the file itself to open {}", shown(name)),
+        None if names.is_empty() => "; it is empty".into(),
+        None => String::new(),
+    }
+}
+
+/// A strided view made contiguous. Entries of strided views were checked to lie inside the blob.
+fn gather(blob: &[u8], e: &Entry, strides: &[usize]) -> Vec<u8> {
+    let size = e.dtype.size();
+    let mut out = Vec::with_capacity(e.bytes);
+    let mut at = vec![0usize; e.shape.len()];
+    while out.len() < e.bytes {
+        let from = at.iter().zip(strides).map(|(i, s)| i * s).sum::<usize>() * size;
+        out.extend_from_slice(&blob[from..from + size]);
+        for d in (0..at.len()).rev() {
+            at[d] += 1;
+            if at[d] < e.shape[d] {
+                break;
+            }
+            at[d] = 0;
+        }
+    }
+    out
+}

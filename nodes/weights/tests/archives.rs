@@ -1,0 +1,182 @@
+//! Archives made by torch, and archives made by an attacker, against what torch itself read.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use oxiline_weights::{Checkpoint, ErrorKind, Mode, Result};
+use proptest::prelude::*;
+use serde_json::Value;
+
+/// Counts the largest single request: a file must not make us ask for more than it has.
+struct Watch;
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+// SAFETY: everything is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Watch {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(at, layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LARGEST.fetch_max(size, Ordering::Relaxed);
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+#[global_allocator]
+static WATCH: Watch = Watch;
+const LIMIT: usize = 64 << 20;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/archives")
+}
+
+fn case() -> Value {
+    serde_json::from_slice(&fs::read(fixtures().join("case.json")).unwrap()).unwrap()
+}
+
+/// Opens a file and reads every tensor in full.
+fn read(path: &Path) -> Result<Vec<(String, Vec<usize>, Vec<u8>)>> {
+    let c = Checkpoint::open(path, Mode::Read)?;
+    c.names().map(|n| Ok((n.to_string(), c.info(n)?.shape, c.bytes(n)?.into_owned()))).collect()
+}
+
+#[test]
+fn good_archives_give_the_values_torch_gives() {
+    let golden = Checkpoint::open(&fixtures().join("golden.safetensors"), Mode::Read).unwrap();
+    let mut compared = 0;
+    for (file, names) in case()["good"].as_object().unwrap() {
+        if file == "deflated.bin" {
+            let error = read(&fixtures().join("good").join(file)).unwrap_err();
+            assert!(error.to_string().contains("compressed"), "{error}");
+            continue;
+        }
+        let c = Checkpoint::open(&fixtures().join("good").join(file), Mode::Mmap).unwrap();
+        let mut found: Vec<&str> = c.names().collect();
+        found.sort_unstable();
+        let names: Vec<&str> = names.as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
+        assert_eq!(found, names, "{file}");
+        for name in names {
+            let (have, want) = (c.info(name).unwrap(), golden.info(&format!("{file}/{name}")).unwrap());
+            assert_eq!((have.dtype, have.shape), (want.dtype, want.shape), "{file}/{name}");
+            assert_eq!(c.bytes(name).unwrap(), golden.bytes(&format!("{file}/{name}")).unwrap(), "{file}/{name}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 80, "only {compared} tensors compared");
+}
+
+#[test]
+fn sharded_archives_come_through_their_index() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]
+    {
+        fs::copy(fixtures().join("good").join(name), dir.path().join(name)).unwrap();
+    }
+    let c = Checkpoint::open(dir.path(), Mode::Read).unwrap();
+    assert_eq!(c.names().len(), 9);
+    assert_eq!(c.f32("layer.weight").unwrap().len(), 30);
+}
+
+#[test]
+fn bad_files_give_one_sentence() {
+    let case = case();
+    let mut wrong = Vec::new();
+    for (file, verdict) in case["bad"].as_object().unwrap() {
+        let path = fixtures().join("bad").join(file);
+        match read(&path) {
+            Ok(got) => {
+                // "may be read" is always about a tensor w of 0, 1, 2, 3.
+                let w: Vec<u8> = [0f32, 1.0, 2.0, 3.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+                let fine = verdict.get("may_read").is_some() && got.len() == 1 && got[0].2 == w;
+                if !fine {
+                    wrong.push(format!("{file} was read: {}", verdict["why"]));
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if !text.contains(file.as_str()) || text.contains('\n') || text.len() > 600 + path.as_os_str().len() {
+                    wrong.push(format!("{file}: {text}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(LARGEST.load(Ordering::Relaxed) < LIMIT, "asked for {} bytes", LARGEST.load(Ordering::Relaxed));
+}
+
+#[test]
+fn an_attack_is_named() {
+    for (file, word) in [
+        ("os_system_p2.bin", "posix.system"),
+        ("eval.bin", "eval"),
+        ("newobj.bin", "subprocess.Popen"),
+        ("inst_opcode.bin", "protocol 0"),
+        ("obj_opcode.bin", "os.system"),
+        ("storage_traversal.bin", "no storage's name"),
+        ("zip_bomb_64m.bin", "compressed"),
+        ("lfs_pointer.safetensors", "Git LFS"),
+        ("magic.gguf", "GGUF files are not supported yet"),
+    ] {
+        let error = read(&fixtures().join("bad").join(file)).unwrap_err();
+        assert!(error.to_string().contains(word), "{file}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::Malformed | ErrorKind::Unsupported));
+    }
+}
+
+#[test]
+fn flipped_bytes_never_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    for flip in case()["flips"].as_array().unwrap() {
+        let name = Path::new(flip["file"].as_str().unwrap());
+        let mut bytes = fs::read(fixtures().join(name)).unwrap();
+        bytes[flip["offset"].as_u64().unwrap() as usize] ^= flip["xor"].as_u64().unwrap() as u8;
+        let path = dir.path().join(name.file_name().unwrap());
+        fs::write(&path, bytes).unwrap();
+        let _ = read(&path);
+    }
+}
+
+/// A file spoilt by overwriting, cutting out and doubling stretches of it.
+fn spoil(mut bytes: Vec<u8>, edits: &[(usize, u8, u8)]) -> Vec<u8> {
+    for &(at, kind, value) in edits {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = at % bytes.len();
+        let end = (at + usize::from(value) % 16).min(bytes.len());
+        match kind % 6 {
+            0..=2 => bytes[at] = value,
+            3 => bytes[at] = [0, 0x7f, 0x80, 0xff][usize::from(value) % 4],
+            4 => drop(bytes.drain(at..end)),
+            _ => {
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn spoilt_files_never_panic(
+        which in 0usize..8,
+        edits in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..6),
+    ) {
+        let name = ["good/views.bin", "good/proto4.bin", "good/legacy_views.pt", "good/module_state_dict.pt",
+            "good/nested.ckpt", "good/proto2.bin", "good/handmade.bin", "golden.safetensors"][which];
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(Path::new(name).file_name().unwrap());
+        fs::write(&path, spoil(fs::read(fixtures().join(name)).unwrap(), &edits)).unwrap();
+        let _ = read(&path);
+        prop_assert!(LARGEST.load(Ordering::Relaxed) < LIMIT);
+    }
+}

@@ -1,0 +1,158 @@
+//! `oxiline transcribe`: the built-in graph, one instance a file, on one loaded model.
+
+use std::collections::HashSet;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use oxiline::graph::plan::Plan;
+use oxiline::graph::{Error, Registry, Result};
+
+use super::args::{Common, Decode, Format, LoadArgs, PrecisionArg, QuantArg, Transcribe};
+use super::execute::Session;
+use super::{Outcome, models, print, say};
+
+/// Runs the verb.
+pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
+    if args.print_graph {
+        print(oxiline::graphs::TRANSCRIBE)?;
+        return Ok(Outcome::Done);
+    }
+    let jobs = jobs(&args)?;
+    let folder = models::fetch(&args.model, common)?;
+    if args.download_only {
+        print(folder.display())?;
+        return Ok(Outcome::Done);
+    }
+    let registry = oxiline::registry();
+    let to_terminal = std::io::stdout().is_terminal() && jobs.iter().any(|job| job.output == "-");
+    // One graph after the other, so that outputs do not mix; the model stays loaded in between.
+    let mut worst = Outcome::Done;
+    for job in &jobs {
+        let plan = plan(&registry, &args, &folder, job)?;
+        if jobs.len() > 1 && job.output == "-" && args.format.is_none_or(|f| f == Format::Text) {
+            print(format_args!("==> {} <==", job.input))?;
+        }
+        let session = Session::new(common, !to_terminal, |node| node == "asr");
+        match session.run(vec![plan], false)? {
+            Outcome::Done => {}
+            Outcome::Stopped => return Ok(Outcome::Stopped),
+            Outcome::Failed => {
+                if jobs.len() > 1 {
+                    say(format_args!("oxiline: `{}` failed; going on with the next file", job.input));
+                }
+                worst = Outcome::Failed;
+            }
+        }
+    }
+    Ok(worst)
+}
+
+struct Job {
+    input: String,
+    output: String,
+    format: Format,
+}
+
+/// Decides where each input's captions go, before anything is loaded.
+fn jobs(args: &Transcribe) -> Result<Vec<Job>> {
+    let asked = if args.json { Some(Format::Json) } else { args.format };
+    let out = &args.output;
+    let many = args.files.len() > 1;
+    let folder = out != "-" && (many || Path::new(out).is_dir());
+    if folder && Path::new(out).exists() && !Path::new(out).is_dir() {
+        return Err(Error::msg(format_args!("`{out}` is a file; with several inputs, -o names a folder")));
+    }
+    if folder {
+        std::fs::create_dir_all(out).map_err(|e| Error::msg(format_args!("cannot make the folder `{out}`: {e}")))?;
+    }
+    let format = asked.or_else(|| if folder { None } else { Format::of_path(out) }).unwrap_or(Format::Text);
+    let mut taken = HashSet::new();
+    args.files
+        .iter()
+        .map(|input| {
+            let mut output = out.clone();
+            if folder {
+                let stem = Path::new(input).file_stem().map_or("stdin".into(), |s| s.to_string_lossy());
+                let path = PathBuf::from(out).join(format!("{stem}.{}", format.extension()));
+                output = path.to_string_lossy().into_owned();
+                if !taken.insert(output.clone()) {
+                    return Err(Error::msg(format_args!(
+                        "two inputs would both be written to `{output}`; rename one or transcribe them apart"
+                    )));
+                }
+            }
+            Ok(Job { input: input.clone(), output, format })
+        })
+        .collect()
+}
+
+fn plan(registry: &Registry, args: &Transcribe, folder: &Path, job: &Job) -> Result<Plan> {
+    let mut sets = vec![
+        text("input", &job.input),
+        text("output", &job.output),
+        text("format", job.format.word()),
+        text("model", &folder.to_string_lossy()),
+        raw("nodes.captions.max_line", args.max_line),
+    ];
+    if let Some(language) = &args.language {
+        sets.push(text("nodes.asr.language", language));
+    }
+    if args.translate {
+        sets.push(text("nodes.asr.task", "translate"));
+    }
+    let captions = !matches!(job.format, Format::Text | Format::Json);
+    sets.push(raw("nodes.asr.timestamps", args.timestamps || captions));
+    sets.push(raw("nodes.asr.words", args.word_timestamps));
+    decode_sets(&args.decode, &mut sets);
+    load_sets(&args.load, &mut sets);
+    oxiline::graphs::plan_text("graphs/transcribe.toml", oxiline::graphs::TRANSCRIBE, registry, &sets)
+}
+
+fn decode_sets(d: &Decode, sets: &mut Vec<(String, String)>) {
+    let mut add = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            sets.push((format!("nodes.asr.{key}"), value));
+        }
+    };
+    add("initial_prompt", d.initial_prompt.as_deref().map(quote));
+    add("prefix", d.prefix.as_deref().map(quote));
+    add("fallback", d.fallback.then(|| "true".into()));
+    add("temperatures", d.temperatures.as_ref().map(|t| format!("{t:?}")));
+    add("compression_ratio_threshold", d.compression_ratio_threshold.map(|v| format!("{v:?}")));
+    add("logprob_threshold", d.logprob_threshold.map(|v| format!("{v:?}")));
+    add("no_speech_threshold", d.no_speech_threshold.map(|v| format!("{v:?}")));
+    add("condition_on_prev", d.condition_on_prev.then(|| "true".into()));
+    add("beam", d.beam.map(|v| v.to_string()));
+    add("max_tokens", d.max_tokens.map(|v| v.to_string()));
+    add("batch", d.batch.map(|v| v.to_string()));
+    add("skip_silence", d.keep_all.then(|| "false".into()));
+    add("seed", d.seed.map(|v| v.to_string()));
+}
+
+fn load_sets(load: &LoadArgs, sets: &mut Vec<(String, String)>) {
+    if let Some(precision) = load.precision {
+        let word = match precision {
+            PrecisionArg::F32 => "f32",
+            PrecisionArg::F16 => "f16",
+            PrecisionArg::Bf16 => "bf16",
+        };
+        sets.push(text("models.asr.precision", word));
+    }
+    if let Some(QuantArg::Q8) = load.quant {
+        sets.push(text("models.asr.quant", "q8"));
+    }
+}
+
+/// A setting whose value is a string, whatever it looks like.
+fn text(key: &str, value: &str) -> (String, String) {
+    (key.into(), quote(value))
+}
+
+/// A setting whose value is written as TOML.
+fn raw(key: &str, value: impl ToString) -> (String, String) {
+    (key.into(), value.to_string())
+}
+
+fn quote(value: &str) -> String {
+    toml::Value::String(value.into()).to_string()
+}

@@ -1,0 +1,29 @@
+//! The built-in graphs, and plans from files or text.
+
+use std::path::Path;
+
+use oxiline_graph::load::{self, Message, Severity};
+use oxiline_graph::plan::Plan;
+use oxiline_graph::{Error, Registry, Result};
+
+/// `graphs/transcribe.toml`: what `oxiline transcribe` runs.
+pub const TRANSCRIBE: &str = include_str!("../graphs/transcribe.toml");
+
+/// Checks a graph file and makes its plan. `sets` are `key, value` as after `--set`.
+///
+/// # Errors
+/// The sentences of everything that is wrong, a line each.
+pub fn plan_file(path: &Path, registry: &Registry, sets: &[(String, String)]) -> Result<Plan> {
+    load::check_file(path, registry, sets).map_err(|messages| error(&messages))
+}
+
+/// The same for a graph in memory; `name` is what messages call it.
+pub fn plan_text(name: &str, text: &str, registry: &Registry, sets: &[(String, String)]) -> Result<Plan> {
+    load::check_text(name, text, registry, sets).map_err(|messages| error(&messages))
+}
+
+fn error(messages: &[Message]) -> Error {
+    let lines: Vec<String> =
+        messages.iter().filter(|m| m.severity == Severity::Error).map(ToString::to_string).collect();
+    Error::msg(lines.join("\n"))
+}
