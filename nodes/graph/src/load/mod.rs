@@ -93,6 +93,16 @@ pub fn check_file(path: &Path, registry: &Registry, sets: &[(String, String)]) -
     plan_file(path, registry, &LoadOptions::with_sets(sets))
 }
 
+/// [`plan_text`] with `--set` pairs and nothing else.
+pub fn check_text(
+    name: &str,
+    text: &str,
+    registry: &Registry,
+    sets: &[(String, String)],
+) -> Result<Plan, Vec<Message>> {
+    plan_text(name, text, registry, &LoadOptions::with_sets(sets))
+}
+
 /// The rest of the way, from a tree.
 pub(crate) fn plan_tree(
     tree: Table,
