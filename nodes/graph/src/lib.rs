@@ -8,6 +8,7 @@
 //! This crate knows nothing of any model: it knows waiting, queues, threads and time.
 
 pub mod actor;
+mod check;
 pub mod clock;
 mod context;
 mod diagnose;
@@ -17,6 +18,7 @@ pub mod harness;
 pub mod io;
 pub mod item;
 pub mod link;
+pub mod load;
 pub mod model;
 pub mod node;
 #[cfg(feature = "oxideav")]
@@ -34,6 +36,7 @@ pub use actor::{ActorConfig, ActorHandle};
 pub use error::{Error, Result};
 pub use harness::{Harness, Outputs};
 pub use item::{EosReason, Gap, GapReason, Header, Item, Mark};
+pub use load::{LoadOptions, Message, Severity, check_file, check_text, plan_file, plan_text};
 pub use model::{AnyModelKind, Call, Job, Load, Model, ModelKind, ModelRef, ModelSlot, Protocol, Session};
 pub use node::{Incoming, Input, Io, Node, Output, Prepare, Setup, Timed};
 pub use payload::{Payload, PayloadType, PortType};

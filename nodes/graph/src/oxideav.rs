@@ -123,12 +123,8 @@ pub fn bytes_to_f32(bytes: &[u8], format: SampleFormat, out: &mut Vec<f32>) {
         SampleFormat::U8 => each(bytes, out, |[b]| (f32::from(b) - 128.0) / 128.0),
         SampleFormat::S8 => each(bytes, out, |[b]| f32::from(b as i8) / 128.0),
         SampleFormat::S16 => each(bytes, out, |b| f32::from(i16::from_le_bytes(b)) / 32768.0),
-        SampleFormat::S24 => {
-            each(bytes, out, |[a, b, c]| (i32::from_le_bytes([0, a, b, c]) >> 8) as f32 / 8_388_608.0)
-        }
-        SampleFormat::S32 => {
-            each(bytes, out, |b| (f64::from(i32::from_le_bytes(b)) / 2_147_483_648.0) as f32)
-        }
+        SampleFormat::S24 => each(bytes, out, |[a, b, c]| (i32::from_le_bytes([0, a, b, c]) >> 8) as f32 / 8_388_608.0),
+        SampleFormat::S32 => each(bytes, out, |b| (f64::from(i32::from_le_bytes(b)) / 2_147_483_648.0) as f32),
         SampleFormat::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
         _ => each(bytes, out, f32::from_le_bytes),
     }
@@ -171,9 +167,7 @@ pub fn frame_from_audio(audio: &Audio, format: SampleFormat, pts: Option<i64>) -
     let frames = audio.frames();
     let used = &audio.samples[..frames * channels];
     let data = if format.is_planar() {
-        (0..channels)
-            .map(|c| f32_to_bytes(used.iter().skip(c).step_by(channels).copied(), format))
-            .collect()
+        (0..channels).map(|c| f32_to_bytes(used.iter().skip(c).step_by(channels).copied(), format)).collect()
     } else {
         vec![f32_to_bytes(used.iter().copied(), format)]
     };
