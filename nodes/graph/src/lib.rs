@@ -8,6 +8,7 @@
 //! This crate knows nothing of any model: it knows waiting, queues, threads and time.
 
 pub mod actor;
+pub mod builder;
 mod check;
 pub mod clock;
 mod context;
@@ -28,11 +29,14 @@ pub mod plan;
 pub mod protocol;
 pub mod registry;
 pub mod run;
+pub mod schema;
+pub mod show;
 pub mod stats;
 mod supervise;
 pub mod time;
 
 pub use actor::{ActorConfig, ActorHandle};
+pub use builder::GraphBuilder;
 pub use error::{Error, Result};
 pub use harness::{Harness, Outputs};
 pub use item::{EosReason, Gap, GapReason, Header, Item, Mark};

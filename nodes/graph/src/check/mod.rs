@@ -7,6 +7,8 @@ pub(crate) mod memory;
 mod negotiate;
 pub(crate) mod order;
 
+pub(crate) use negotiate::say as say_type;
+
 use std::collections::HashMap;
 
 use crate::load::draft::Draft;
@@ -102,11 +104,11 @@ pub(crate) fn plan(
         negotiate::negotiate(&mut work, &order, &mut reports);
         edges::default_caps(&mut work);
         writers(&work, &mut reports);
-        if !reports.failed() {
-            if let Some(order) = order::check(&work, &mut reports) {
-                latency::check(&work, &order, graph.budget, &mut reports);
-                latency::forks(&work, &order, &mut reports);
-            }
+        if !reports.failed()
+            && let Some(order) = order::check(&work, &mut reports)
+        {
+            latency::check(&work, &order, graph.budget, &mut reports);
+            latency::forks(&work, &order, &mut reports);
         }
     }
     if reports.failed() {

@@ -31,6 +31,11 @@ use vars::Sets;
 
 pub(crate) use options::{check as check_options, properties as option_names};
 
+/// Names of the port types.
+pub(crate) fn port_types() -> &'static [&'static str] {
+    &keys::PORT_TYPES
+}
+
 /// Looks an environment variable up.
 pub type EnvLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 

@@ -129,10 +129,10 @@ fn fits(value: &Value, ty: &str) -> bool {
 fn one(whose: &str, name: &str, root: &Json, schema: &Json, value: &mut Value, reports: &mut Reports) {
     let schema = resolve(root, schema);
     if let Some(words) = words(root, schema) {
-        if value.as_str().is_none() {
-            if let Some(raw) = value.raw.take() {
-                value.kind = Kind::Str(raw.to_string());
-            }
+        if value.as_str().is_none()
+            && let Some(raw) = value.raw.take()
+        {
+            value.kind = Kind::Str(raw.to_string());
         }
         match value.as_str() {
             Some(text) if words.contains(&text) => {}
@@ -186,10 +186,10 @@ fn one(whose: &str, name: &str, root: &Json, schema: &Json, value: &mut Value, r
     range(whose, name, schema, value, reports);
     if schema["pattern"].as_str().is_some_and(|p| p.contains("ns|us")) {
         // The schema of `Span`: the parser says it better than a pattern could.
-        if let Some(text) = value.as_str() {
-            if let Err(why) = crate::time::Span::parse(text) {
-                reports.error(value.spot, format!("`{name}` of {whose}: {}", clip_sentence(&why)));
-            }
+        if let Some(text) = value.as_str()
+            && let Err(why) = crate::time::Span::parse(text)
+        {
+            reports.error(value.spot, format!("`{name}` of {whose}: {}", clip_sentence(&why)));
         }
         return;
     }

@@ -266,12 +266,14 @@ fn convert(file: u32, key: &str, value: &Spanned<DeValue<'_>>, reports: &mut Rep
 /// Reads the value of `--set key=VALUE`: TOML if it is, else text.
 pub(crate) fn parse_set(text: &str) -> Value {
     let mut value = Value::text(Spot::NONE, text);
-    if !text.contains('\0') && text.len() < MAX_FILE && too_many_dots(text).is_none() {
-        if let Ok(parsed) = DeValue::parse(text) {
-            let mut ignored = Reports::default();
-            if let Some(parsed) = convert(u32::MAX, "--set", &parsed, &mut ignored) {
-                value = parsed;
-            }
+    if !text.contains('\0')
+        && text.len() < MAX_FILE
+        && too_many_dots(text).is_none()
+        && let Ok(parsed) = DeValue::parse(text)
+    {
+        let mut ignored = Reports::default();
+        if let Some(parsed) = convert(u32::MAX, "--set", &parsed, &mut ignored) {
+            value = parsed;
         }
     }
     value.raw = Some(text.into());

@@ -45,10 +45,10 @@ impl<'a> Vars<'a> {
             defined.insert(key.name.clone(), value.clone());
         }
         for (name, value) in given {
-            if let Some(old) = defined.get(name) {
-                if let Some(value) = fit(name, old, value, reports) {
-                    defined.insert(name.clone(), value);
-                }
+            if let Some(old) = defined.get(name)
+                && let Some(value) = fit(name, old, value, reports)
+            {
+                defined.insert(name.clone(), value);
             }
         }
         Self { defined, order, done: HashMap::new(), open: Vec::new(), env, total: 0 }
@@ -75,10 +75,11 @@ impl<'a> Vars<'a> {
     }
 
     fn expand_text(&mut self, text: &str, spot: Spot, reports: &mut Reports) -> Option<Value> {
-        if let Some(name) = text.strip_prefix("${").and_then(|t| t.strip_suffix('}')) {
-            if !name.contains("${") && !name.contains('}') {
-                return self.lookup(name.trim(), spot, reports);
-            }
+        if let Some(name) = text.strip_prefix("${").and_then(|t| t.strip_suffix('}'))
+            && !name.contains("${")
+            && !name.contains('}')
+        {
+            return self.lookup(name.trim(), spot, reports);
         }
         let mut out = String::new();
         let mut rest = text;
@@ -235,11 +236,11 @@ impl Sets {
             return;
         }
         for section in ["nodes.", "models.", "scopes."] {
-            if let Some((instance, rest)) = key.strip_prefix(section).and_then(|k| k.split_once('/')) {
-                if !instance.contains('.') {
-                    self.inner.push((instance.into(), format!("{section}{rest}"), value));
-                    return;
-                }
+            if let Some((instance, rest)) = key.strip_prefix(section).and_then(|k| k.split_once('/'))
+                && !instance.contains('.')
+            {
+                self.inner.push((instance.into(), format!("{section}{rest}"), value));
+                return;
             }
         }
         self.keys.push((key.into(), value));
