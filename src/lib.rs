@@ -21,7 +21,7 @@
 //! # Ok::<(), oxiline::Error>(())
 //! ```
 
-//pub mod graphs;
+pub mod graphs;
 pub mod models;
 mod transcriber;
 

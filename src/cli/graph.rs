@@ -15,3 +15,24 @@ pub fn sets(pairs: &[String]) -> Result<Vec<(String, String)>> {
         })
         .collect()
 }
+
+/// Runs `oxiline graph`.
+pub fn run(args: Graph) -> Result<Outcome> {
+    let registry = oxiline::registry();
+    let plan = |file: &GraphFile| oxiline::graphs::plan_file(&file.graph, &registry, &sets(&file.sets)?);
+    match &args.what {
+        GraphVerb::Check(file) => {
+            let plan = plan(file)?;
+            print(plan.notes.join("\n"))?;
+        }
+        GraphVerb::Show(file) | GraphVerb::Dot(file) | GraphVerb::Mermaid(file) => {
+            plan(file)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Runs `oxiline schema`.
+pub fn schema(_args: Schema) -> Result<Outcome> {
+    Ok(Outcome::Done)
+}

@@ -281,9 +281,12 @@ fn speech_all_over_changes_nothing_and_none_says_nothing() {
     let options = TranscribeOptions { timestamps: true, ..case.english() };
     let seconds = samples.len() as f64 / 16_000.0;
     let guarded = case.run(&samples, options.clone(), Some(&[(0.0, seconds)]));
-    compare("guarded", &case.runs["long"], &guarded);
     let exact = TranscribeOptions { skip_silence: false, ..options.clone() };
-    compare("exact", &case.runs["long"], &case.run(&samples, exact, Some(&[])));
+    let mut exact = case.run(&samples, exact, Some(&[]));
+    compare("exact", &case.runs["long"], &exact);
+    // The tiny checkpoint goes on past the end of the clip, as the reference lets it.
+    assert!(exact.segments.pop_if(|last| last.start > seconds).is_some());
+    assert_eq!(guarded.segments, exact.segments);
     let silent = case.run(&samples, options, Some(&[]));
     assert!(silent.segments.is_empty() && silent.stats.windows == 0);
     assert!((silent.stats.skipped_s - seconds).abs() < 1e-6);

@@ -7,6 +7,6 @@ use crate::cli::args::DumpResample;
 
 pub fn run(args: DumpResample) -> Result<()> {
     let samples = file::read_samples(&args.io.input, "samples")?;
-    let samples = oxiline::media::resample(&samples, args.rate_in, args.rate_out)?;
+    let samples = oxiline::media::resample::resample(&samples, args.rate_in, args.rate_out)?;
     file::write(&args.io.output, &[Out::f32("samples", &[samples.len()], &samples)], Vec::new())
 }

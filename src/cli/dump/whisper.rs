@@ -7,7 +7,7 @@ use oxiline::graph::protocol::speech::TranscribeReply;
 use oxiline::graph::{Error, Result};
 use oxiline::speech::whisper::decode::Ask;
 use oxiline::speech::whisper::{
-    Config, Feed, Features, LoadOptions, Model, Precision, Quant, Stream, Transcription, Whisper, codec, language, step,
+    Config, Feed, Features, LoadOptions, Model, Precision, Quant, Stream, Transcription, Whisper, actor::codec, language, step,
 };
 use oxiline::{Segment, Task, TranscribeOptions};
 use serde_json::json;

@@ -142,14 +142,10 @@ impl<S: Lane> Run<S> {
         self.stats.skipped += 1;
     }
 
-    /// The window to encode, `[bins, 3000]`: frames behind the stretch's end are 0.
+    /// The window to encode, `[3000, bins]`: frames behind the stretch's end are 0.
     pub fn window(&self, shared: &Shared) -> Vec<f32> {
         let mut window = shared.mel.window(self.seek);
-        if self.frames < Mel::WINDOW {
-            for row in window.chunks_exact_mut(Mel::WINDOW) {
-                row[self.frames..].fill(0.0);
-            }
-        }
+        window[self.frames * shared.mel.bins..].fill(0.0);
         window
     }
 

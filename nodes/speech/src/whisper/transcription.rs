@@ -117,7 +117,7 @@ impl<S: Lane> Transcription<S> {
         };
         // What no stretch covers is skipped without further ado.
         let covered: usize = waiting.iter().map(|s| s.end - s.begin).sum();
-        let skipped_s = (clip_s - covered as f64 * FRAME_S).max(0.0);
+        let skipped_s = Some(clip_s - covered as f64 * FRAME_S).filter(|rest| *rest >= FRAME_S).unwrap_or(0.0);
         let mut prompt = Vec::new();
         if let Some(text) = options.initial_prompt.as_deref().filter(|text| !text.trim().is_empty()) {
             prompt = tokens::previous_text(&config, &*codec, text)?;

@@ -1,0 +1,224 @@
+//! The program as a person uses it, on the tiny fixture checkpoints.
+
+mod common;
+
+use std::path::Path;
+
+use common::{clip, json, oxiline, recipe, root, run, sentence, speech, stdout, write_wav};
+use serde_json::Value;
+
+fn path(p: &Path) -> &str {
+    p.to_str().expect("UTF-8")
+}
+
+fn model() -> String {
+    path(&speech("whisper_en")).to_string()
+}
+
+#[test]
+fn verb_and_graph_give_the_same_transcript() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("clip.wav");
+    write_wav(&wav, &clip("en_a"));
+    let model = model();
+    let verb = stdout(&run(["transcribe", path(&wav), "--model", &model, "--format", "json", "--keep-all"]));
+    let graph = stdout(&run([
+        "run",
+        path(&root().join("graphs/transcribe.toml")),
+        "--set",
+        &format!("input={}", path(&wav)),
+        "--set",
+        "output=-",
+        "--set",
+        "format=json",
+        "--set",
+        &format!("model={model}"),
+        "--set",
+        "nodes.asr.skip_silence=false",
+    ]));
+    assert_eq!(verb, graph);
+    let verb: Value = serde_json::from_str(&verb).expect("JSON");
+    let tokens: Vec<i64> = verb["segments"]
+        .as_array()
+        .expect("segments")
+        .iter()
+        .flat_map(|s| s["tokens"].as_array().expect("tokens").iter().map(|t| t.as_i64().expect("id")))
+        .collect();
+    let golden = json(&speech("whisper_en/case.json"))["runs"]["plain"]["sequence"].take();
+    let golden: Vec<i64> = golden.as_array().expect("sequence").iter().map(|t| t.as_i64().expect("id")).collect();
+    assert_eq!(tokens, golden);
+}
+
+#[test]
+fn every_format_is_written_whole_under_its_own_name() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("clip.wav");
+    write_wav(&wav, &recipe("long"));
+    for (extension, opening) in
+        [("txt", ""), ("srt", "1\n00:00:"), ("vtt", "WEBVTT"), ("json", "{"), ("tsv", "start\tend\ttext"), ("lrc", "[")]
+    {
+        let out = dir.path().join(format!("out.{extension}"));
+        stdout(&run(["transcribe", path(&wav), "--model", &model(), "-o", path(&out)]));
+        let text = std::fs::read_to_string(&out).expect("the output is there");
+        assert!(text.starts_with(opening), "{extension}: {text}");
+        assert!(!text.trim().is_empty(), "{extension}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("folder").map(|e| e.expect("entry").file_name()).collect();
+    assert_eq!(left.len(), 7, "nothing but the clip and six outputs: {left:?}");
+}
+
+#[test]
+fn several_files_go_to_a_folder() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (a, b, out) = (dir.path().join("a.wav"), dir.path().join("b.wav"), dir.path().join("out"));
+    write_wav(&a, &clip("en_a"));
+    write_wav(&b, &clip("en_b"));
+    stdout(&run(["transcribe", path(&a), path(&b), "--model", &model(), "--format", "srt", "-o", path(&out)]));
+    assert!(out.join("a.srt").is_file() && out.join("b.srt").is_file());
+}
+
+#[test]
+fn statistics_end_with_times_and_memory() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("clip.wav");
+    write_wav(&wav, &clip("en_a"));
+    let output = run(["transcribe", path(&wav), "--model", &model(), "--stats", "json"]);
+    stdout(&output);
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    let last: Value = serde_json::from_str(errors.lines().last().expect("a line")).expect("JSON");
+    for key in ["load_s", "encode_s", "decode_s", "total_s"] {
+        assert!(last[key].as_f64().is_some_and(|v| v > 0.0), "{key} in {last}");
+    }
+    assert_eq!(last["event"], "end");
+    assert_eq!(last["conserved"], true);
+    assert!(last["audio_s"].as_f64().is_some_and(|v| (v - 5.24).abs() < 0.1), "{last}");
+    if cfg!(target_os = "linux") {
+        assert!(last["peak_memory_bytes"].as_u64().is_some_and(|v| v > 1_000_000));
+    }
+}
+
+#[test]
+fn silence_gives_no_text() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("silence.wav");
+    write_wav(&wav, &vec![0.0; 16_000 * 40]);
+    assert_eq!(stdout(&run(["transcribe", path(&wav), "--model", &model()])).trim(), "");
+}
+
+#[test]
+fn bad_input_is_one_sentence_and_leaves_nothing() {
+    let dir = tempfile::tempdir().expect("folder");
+    let out = dir.path().join("out.srt");
+    let transcribe = |input: &Path, model: &str| run(["transcribe", path(input), "--model", model, "-o", path(&out)]);
+    let (missing, empty, text) = (dir.path().join("missing.mp3"), dir.path().join("empty.wav"), dir.path().join("a.txt"));
+    std::fs::write(&empty, b"").expect("written");
+    std::fs::write(&text, b"just some text, not sound at all\n".repeat(50)).expect("written");
+    for input in [missing.as_path(), &empty, &text, dir.path()] {
+        let said = sentence(&transcribe(input, &model()));
+        let name = input.file_name().expect("name").to_string_lossy();
+        assert!(said.contains(&*name), "`{said}` names {name}");
+        assert_eq!(said.lines().count(), 1, "one sentence: {said}");
+    }
+    let wav = dir.path().join("clip.wav");
+    write_wav(&wav, &clip("en_a"));
+    let said = sentence(&transcribe(&wav, "no-such-org/no-such-model"));
+    assert!(said.contains("no-such-org/no-such-model"), "{said}");
+    let said = sentence(&transcribe(&wav, path(dir.path())));
+    assert!(said.contains("config.json"), "{said}");
+    let said = sentence(&run(["transcribe", path(&wav), "--model", &model(), "--language", "klingon"]));
+    assert!(said.contains("klingon"), "{said}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn an_unwritable_place_is_said_before_the_work() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("clip.wav");
+    write_wav(&wav, &clip("en_a"));
+    let said = sentence(&run(["transcribe", path(&wav), "--model", &model(), "-o", "/no/such/folder/out.srt"]));
+    assert!(said.contains("/no/such/folder"), "{said}");
+}
+
+#[test]
+fn graphs_are_checked_shown_and_drawn() {
+    let file = root().join("graphs/transcribe.toml");
+    for what in ["check", "show", "dot", "mermaid"] {
+        let text = stdout(&run(["graph", what, path(&file)]));
+        assert!(text.contains("asr"), "{what}: {text}");
+    }
+    let schema: Value = serde_json::from_str(&stdout(&run(["schema"]))).expect("JSON");
+    assert!(schema.to_string().contains("media.read"));
+    let said = sentence(&run(["graph", "check", path(&file), "--set", "nodes.asr.langauge=en"]));
+    assert!(said.contains("langauge") && said.contains("language"), "{said}");
+}
+
+#[test]
+fn the_node_reference_is_up_to_date() {
+    let written = std::fs::read_to_string(root().join("docs/nodes.md")).expect("docs/nodes.md");
+    let now = stdout(&run(["schema", "--markdown"]));
+    assert_eq!(written.trim(), now.trim(), "write it again: oxiline schema --markdown > docs/nodes.md");
+}
+
+#[test]
+fn every_graph_in_the_repository_checks() {
+    fn files(folder: &Path, into: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).expect("folder") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                files(&path, into);
+            } else if path.extension().is_some_and(|e| e == "toml") {
+                into.push(path);
+            }
+        }
+    }
+    let mut graphs = Vec::new();
+    files(&root().join("graphs"), &mut graphs);
+    let dir = tempfile::tempdir().expect("folder");
+    for (i, doc) in ["README.md", "docs/graphs.md"].iter().enumerate() {
+        let text = std::fs::read_to_string(root().join(doc)).expect("document");
+        for (j, block) in text.split("```toml\n").skip(1).enumerate() {
+            let file = dir.path().join(format!("doc{i}-{j}.toml"));
+            std::fs::write(&file, block.split("```").next().expect("block")).expect("written");
+            graphs.push(file);
+        }
+    }
+    assert!(graphs.len() >= 2);
+    let model = format!("model={}", model());
+    for graph in graphs {
+        // A part of other graphs has ports of its own and no variables to set.
+        let mut args = vec!["graph", "check", path(&graph)];
+        if std::fs::read_to_string(&graph).expect("graph").contains("${model}") {
+            args.extend(["--set", &model]);
+        }
+        stdout(&run(args));
+    }
+}
+
+#[test]
+fn known_models_and_devices_are_listed() {
+    assert!(stdout(&run(["models", "list", "--known"])).contains("openai/whisper-base"));
+    let devices: Value = serde_json::from_str(&stdout(&run(["devices", "--json"]))).expect("JSON");
+    assert!(devices["compute"][0]["cores"].as_u64().is_some_and(|n| n > 0));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_keeps_what_is_finished_as_a_part() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (wav, out) = (dir.path().join("clip.wav"), dir.path().join("out.srt"));
+    // Long enough that the signal comes before the end on any machine.
+    write_wav(&wav, &recipe("long").repeat(40));
+    let child = oxiline()
+        .args(["transcribe", path(&wav), "--model", &model(), "-o", path(&out), "--keep-all"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    let partly = dir.path().join("out.srt.partial");
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(kill.success());
+    let output = child.wait_with_output().expect("ended");
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!out.exists(), "a part must not look whole");
+    assert!(partly.exists(), "what was finished is kept: {}", String::from_utf8_lossy(&output.stderr));
+}
