@@ -66,15 +66,16 @@ pub(crate) fn span(key: &str, value: &Value, reports: &mut Reports) -> Option<Sp
     };
     match Span::parse(text) {
         Ok(span) => Some(span),
-        Err(_) if text.len() > 60 => {
-            wrong(key, "a duration such as \"250ms\" or \"2s\"", value, reports);
-            None
-        }
         Err(why) => {
-            reports.error(value.spot, format!("`{key}`: {why}"));
+            reports.error(value.spot, format!("`{key}`: {}", short(text, &why)));
             None
         }
     }
+}
+
+/// `why` with the text it quotes made short enough for a sentence.
+pub(crate) fn short(text: &str, why: &str) -> String {
+    why.replacen(text.trim(), &clip(text.trim()), 1)
 }
 
 pub(crate) fn duration(key: &str, value: &Value, reports: &mut Reports) -> Option<Duration> {
@@ -141,7 +142,7 @@ pub(crate) fn cap(key: &str, value: &Value, reports: &mut Reports) -> Option<Cap
             None => match Span::parse(text) {
                 Ok(time) => cap.time = Some(time),
                 Err(why) if why.contains("longer than") => {
-                    reports.error(value.spot, format!("`{key}`: {why}"));
+                    reports.error(value.spot, format!("`{key}`: {}", short(text, &why)));
                     return None;
                 }
                 Err(_) => {

@@ -187,8 +187,10 @@ pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) 
         .map(|name| {
             let lowered = name.to_lowercase();
             let tail = lowered.rsplit('.').next() == Some(lower.as_str());
-            let near =
-                strsim::jaro_winkler(&lower, &lowered).max(strsim::normalized_damerau_levenshtein(&lower, &lowered));
+            // A short word with two letters swapped is near by count, not by share.
+            let slip = lower.len() >= 3 && strsim::osa_distance(&lower, &lowered) == 1;
+            let share = strsim::normalized_damerau_levenshtein(&lower, &lowered);
+            let near = strsim::jaro_winkler(&lower, &lowered).max(share).max(if slip { 0.76 } else { 0.0 });
             (if tail { 1.0 } else { near }, name)
         })
         .filter(|(near, _)| *near >= 0.75)

@@ -189,7 +189,7 @@ fn one(whose: &str, name: &str, root: &Json, schema: &Json, value: &mut Value, r
         if let Some(text) = value.as_str()
             && let Err(why) = crate::time::Span::parse(text)
         {
-            reports.error(value.spot, format!("`{name}` of {whose}: {}", clip_sentence(&why)));
+            reports.error(value.spot, format!("`{name}` of {whose}: {}", super::keys::short(text, &why)));
         }
         return;
     }
@@ -203,10 +203,6 @@ fn one(whose: &str, name: &str, root: &Json, schema: &Json, value: &mut Value, r
         Kind::Table(inner) => table(whose, name, root, schema, inner, spot, reports),
         _ => {}
     }
-}
-
-fn clip_sentence(text: &str) -> String {
-    text.chars().take(200).collect()
 }
 
 fn range(whose: &str, name: &str, schema: &Json, value: &Value, reports: &mut Reports) {
