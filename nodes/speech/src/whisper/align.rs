@@ -33,6 +33,9 @@ pub fn median_filter(row: &mut [f32], width: usize) {
 /// negated.
 pub fn cost(attention: &CrossAttention, median_width: usize) -> Vec<f32> {
     let (tokens, columns, heads) = (attention.tokens(), attention.columns, attention.heads.len());
+    if columns == 0 {
+        return Vec::new();
+    }
     let mut sum = vec![0.0_f32; tokens * columns];
     let mut plane = vec![0.0_f32; tokens * columns];
     for head in 0..heads {

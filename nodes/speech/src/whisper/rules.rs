@@ -58,10 +58,10 @@ impl Rules {
             self.pair(logits, generated);
             self.prefer_timestamps(logits);
         }
-        if !logits.iter().any(|l| l.is_finite()) {
-            if let Some(end) = logits.get_mut(self.end_of_text as usize) {
-                *end = 0.0;
-            }
+        if !logits.iter().any(|l| l.is_finite())
+            && let Some(end) = logits.get_mut(self.end_of_text as usize)
+        {
+            *end = 0.0;
         }
     }
 
@@ -87,7 +87,7 @@ impl Rules {
         }
         if let Some(&last) = generated.iter().rev().find(|&&t| is_stamp(t)) {
             // The same time may come again only to open the next segment.
-            let from = last as usize + usize::from(!(last_was && !before_was));
+            let from = last as usize + usize::from(!last_was || before_was);
             mask(begin..from);
         }
         if generated.is_empty() {

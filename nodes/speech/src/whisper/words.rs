@@ -47,26 +47,26 @@ pub fn split(codec: &dyn Codec, tokens: &[u32], language: &str) -> Result<Vec<Sp
     Ok(merge(words))
 }
 
-/// The shortest runs of tokens that are whole characters.
+/// The shortest runs of tokens that are whole characters: the text up to a run's end is a beginning
+/// of the whole text, which half a character, decoded as U+FFFD, is not (unless the model left the
+/// character broken: then it counts as it is).
 fn characters(codec: &dyn Codec, tokens: &[u32]) -> Result<Vec<Span>> {
-    const BROKEN: char = '\u{fffd}';
-    let whole: Vec<char> = codec.decode(tokens)?.chars().collect();
-    let mut pieces = Vec::new();
-    let (mut from, mut offset) = (0, 0);
+    let whole = codec.decode(tokens)?;
+    let mut pieces: Vec<Span> = Vec::new();
+    let (mut from, mut done) = (0, 0);
     for to in 1..=tokens.len() {
-        let text = codec.decode(&tokens[from..to])?;
-        // A replacement character that the whole text has too is the model's, not ours.
-        let broken = text.chars().position(|c| c == BROKEN);
-        if broken.is_none_or(|at| whole.get(offset + at).is_none_or(|&c| c == BROKEN)) {
-            offset += text.chars().count();
-            pieces.push(Span { text, from, to });
-            from = to;
+        let before = codec.decode(&tokens[..to])?;
+        let last = to == tokens.len();
+        if before.len() < done || !(last || whole.starts_with(&before)) {
+            continue;
         }
-    }
-    if from < tokens.len() {
-        // The text breaks off within a character.
-        let text = codec.decode(&tokens[from..])?;
-        pieces.push(Span { text, from, to: tokens.len() });
+        let text = whole.get(done..if last { whole.len() } else { before.len() }).unwrap_or_default();
+        match pieces.last_mut() {
+            // The rest of a broken character.
+            Some(piece) if text.is_empty() => piece.to = to,
+            _ => pieces.push(Span { text: text.to_string(), from, to }),
+        }
+        (from, done) = (to, before.len());
     }
     Ok(pieces)
 }
