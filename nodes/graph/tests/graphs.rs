@@ -111,6 +111,12 @@ fn set_overrides_variables_and_keys() {
 }
 
 #[test]
+fn given_values_are_taken_as_they_are() {
+    let plan = transcribe(&[("output", "a${b}.srt"), ("nodes.file.uri", "\"${c}\"")]);
+    assert_eq!(plan.nodes[node(&plan, "captions")].declared.writes, [std::path::PathBuf::from("a${b}.srt")]);
+}
+
+#[test]
 fn sound_is_converted_where_it_must_be() {
     // The tone can do 16 kHz mono: nothing is put in between.
     let asr = "[models.w]\nuse = \"whisper\"\nweights = \"x\"\n[nodes.t]\nuse = \"audio.tone\"\n";
@@ -192,9 +198,6 @@ in = ["listen.transcript", "second"]
 use = "control.keys"
 cancels = ["reply"]
 "#;
-    let part = PART
-        .replace("[nodes.decode]\nuse = \"audio.decode\"", "[nodes.decode]\nuse = \"audio.decode\"\nscope = \"own\"");
-    let _ = part;
     let files = [
         ("d/parts/part.toml", PART),
         (

@@ -28,7 +28,7 @@ pub(crate) struct Vars<'a> {
 impl<'a> Vars<'a> {
     /// Variables from `[vars]`, some replaced by `given` (from the caller or `--set`).
     pub fn new(table: &Table, given: &[(String, Value)], env: Env<'a>, reports: &mut Reports) -> Self {
-        let mut defined = HashMap::new();
+        let mut defined: HashMap<String, Value> = HashMap::new();
         let mut order = Vec::new();
         for (key, value) in &table.entries {
             if matches!(value.kind, Kind::Table(_)) {
@@ -44,18 +44,22 @@ impl<'a> Vars<'a> {
             order.push(key.name.clone());
             defined.insert(key.name.clone(), value.clone());
         }
+        // Given values are what they are: a file name with `${` in it is a file name.
+        let mut done = HashMap::new();
         for (name, value) in given {
-            if let Some(old) = defined.get(name)
-                && let Some(value) = fit(name, old, value, reports)
-            {
-                defined.insert(name.clone(), value);
+            if let Some(value) = defined.get(name).and_then(|old| fit(name, old, value, reports)) {
+                done.insert(name.clone(), Some(value));
             }
         }
-        Self { defined, order, done: HashMap::new(), open: Vec::new(), env, total: 0 }
+        Self { defined, order, done, open: Vec::new(), env, total: 0 }
     }
 
     /// Expands every text in `value`, in place.
+    /// Values from `--set` stay as they are.
     pub fn expand(&mut self, value: &mut Value, reports: &mut Reports) {
+        if value.raw.is_some() {
+            return;
+        }
         match &mut value.kind {
             Kind::Str(text) => {
                 if !text.contains("${") {
