@@ -110,7 +110,8 @@ fn bad_input_is_one_sentence_and_leaves_nothing() {
     let dir = tempfile::tempdir().expect("folder");
     let out = dir.path().join("out.srt");
     let transcribe = |input: &Path, model: &str| run(["transcribe", path(input), "--model", model, "-o", path(&out)]);
-    let (missing, empty, text) = (dir.path().join("missing.mp3"), dir.path().join("empty.wav"), dir.path().join("a.txt"));
+    let (missing, empty, text) =
+        (dir.path().join("missing.mp3"), dir.path().join("empty.wav"), dir.path().join("a.txt"));
     std::fs::write(&empty, b"").expect("written");
     std::fs::write(&text, b"just some text, not sound at all\n".repeat(50)).expect("written");
     for input in [missing.as_path(), &empty, &text, dir.path()] {

@@ -116,7 +116,8 @@ fn voice_activity_is_the_references() {
     let (input, output) = (dir.path().join("in.safetensors"), dir.path().join("out.safetensors"));
     for name in ["en_a", "exact30"] {
         write_samples(&input, &recipe(name));
-        let args = ["dump", "vad", "--input", input.to_str().expect("path"), "--output", output.to_str().expect("path")];
+        let args =
+            ["dump", "vad", "--input", input.to_str().expect("path"), "--output", output.to_str().expect("path")];
         stdout(&run(args));
         let diff = max_diff(&Tensors::read(&output).f32("probabilities"), &golden.f32(&format!("{name}.probs")));
         assert!(diff < 1e-4, "{name} differs by {diff}");
@@ -132,8 +133,16 @@ fn resampling_keeps_a_tone_and_its_length() {
     };
     write_samples(&input, &tone(44_100.0, 44_100));
     stdout(&run([
-        "dump", "resample", "--rate-in", "44100", "--rate-out", "16000",
-        "--input", input.to_str().expect("path"), "--output", output.to_str().expect("path"),
+        "dump",
+        "resample",
+        "--rate-in",
+        "44100",
+        "--rate-out",
+        "16000",
+        "--input",
+        input.to_str().expect("path"),
+        "--output",
+        output.to_str().expect("path"),
     ]));
     let got = Tensors::read(&output).f32("samples");
     let diff = max_diff(&got[200..15_800], &tone(16_000.0, 16_000)[200..15_800]);

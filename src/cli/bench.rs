@@ -25,11 +25,10 @@ pub fn run(args: Bench) -> Result<Outcome> {
             rows.push((figure, of_limit));
         }
     }
-    let attention: Vec<(usize, f64)> = [6, 8, 20].map(|heads| (heads, attention_figure(pool, 1500, heads, 64))).to_vec();
+    let attention: Vec<(usize, f64)> =
+        [6, 8, 20].map(|heads| (heads, attention_figure(pool, 1500, heads, 64))).to_vec();
     if args.json {
-        let limits = |l: &Limits| {
-            json!({"threads": l.threads, "read_gbytes_s": l.read, "fma_gflops": l.fma, "int8_gops": l.int8, "region_us": l.region})
-        };
+        let limits = |l: &Limits| json!({"threads": l.threads, "read_gbytes_s": l.read, "fma_gflops": l.fma, "int8_gops": l.int8, "region_us": l.region});
         let figures: Vec<_> = rows
             .iter()
             .map(|(f, of_limit)| {
@@ -38,16 +37,26 @@ pub fn run(args: Bench) -> Result<Outcome> {
             })
             .collect();
         let attention: Vec<_> = attention.iter().map(|(heads, g)| json!({"heads": heads, "gflops": g})).collect();
-        print(json!({"one_thread": limits(&single), "all_threads": limits(&all), "matmul": figures, "attention": attention}))?;
+        print(
+            json!({"one_thread": limits(&single), "all_threads": limits(&all), "matmul": figures, "attention": attention}),
+        )?;
         return Ok(Outcome::Done);
     }
     let mut text = String::from("Limits of this machine (best of short bursts)\n");
-    let _ = writeln!(text, "{:>8} {:>12} {:>14} {:>13} {:>12}", "threads", "read GB/s", "FMA GFLOP/s", "int8 GOP/s", "region us");
+    let _ = writeln!(
+        text,
+        "{:>8} {:>12} {:>14} {:>13} {:>12}",
+        "threads", "read GB/s", "FMA GFLOP/s", "int8 GOP/s", "region us"
+    );
     for l in [&single, &all] {
         let _ = writeln!(text, "{:>8} {:>12.1} {:>14.1} {:>13.1} {:>12.2}", l.threads, l.read, l.fma, l.int8, l.region);
     }
     let _ = writeln!(text, "\nMatrix products at Whisper's shapes, {} threads", all.threads);
-    let _ = writeln!(text, "{:>7} {:>6} {:>7} {:>8} {:>10} {:>9} {:>8}  limit", "tokens", "in", "out", "weights", "GFLOP/s", "GB/s", "reached");
+    let _ = writeln!(
+        text,
+        "{:>7} {:>6} {:>7} {:>8} {:>10} {:>9} {:>8}  limit",
+        "tokens", "in", "out", "weights", "GFLOP/s", "GB/s", "reached"
+    );
     for (f, of_limit) in &rows {
         let limit = match (f.shape.tokens > 16, f.storage) {
             (false, _) => "memory",
@@ -58,12 +67,19 @@ pub fn run(args: Bench) -> Result<Outcome> {
         let _ = writeln!(
             text,
             "{:>7} {:>6} {:>7} {:>8} {:>10.1} {:>9.2} {:>7.0}%  {limit}",
-            f.shape.tokens, f.shape.k, f.shape.out, storage, f.gflops, f.gbytes, of_limit * 100.0
+            f.shape.tokens,
+            f.shape.k,
+            f.shape.out,
+            storage,
+            f.gflops,
+            f.gbytes,
+            of_limit * 100.0
         );
     }
     let _ = writeln!(text, "\nEncoder attention, 1500 positions, head width 64");
     for (heads, gflops) in &attention {
-        let _ = writeln!(text, "{heads:>7} heads {gflops:>10.1} GFLOP/s {:>7.0}% of FMA peak", gflops / all.fma * 100.0);
+        let _ =
+            writeln!(text, "{heads:>7} heads {gflops:>10.1} GFLOP/s {:>7.0}% of FMA peak", gflops / all.fma * 100.0);
     }
     text.push_str("\nSmall one-token products are read from the caches and may exceed the memory's rate.");
     print(text)?;

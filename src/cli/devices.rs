@@ -15,7 +15,8 @@ pub fn run(args: Devices) -> Result<Outcome> {
         Err(error) => (json!([]), Some(error.to_string())),
     };
     #[cfg(not(feature = "audio-devices"))]
-    let (audio, audio_error) = (json!([]), Some("not looked for: built without the feature `audio-devices`".to_string()));
+    let (audio, audio_error) =
+        (json!([]), Some("not looked for: built without the feature `audio-devices`".to_string()));
     if args.json {
         let all = json!({"compute": compute, "audio": audio, "audio_note": audio_error});
         print(serde_json::to_string_pretty(&all).map_err(Error::msg)?)?;
@@ -24,7 +25,12 @@ pub fn run(args: Devices) -> Result<Outcome> {
     print("compute")?;
     for device in &compute {
         print(format_args!("  {:<6} {}", device.id, device.name))?;
-        print(format_args!("         {} cores; kernels: {}; has: {}", device.cores, device.kernels, device.features.join(" ")))?;
+        print(format_args!(
+            "         {} cores; kernels: {}; has: {}",
+            device.cores,
+            device.kernels,
+            device.features.join(" ")
+        ))?;
         if let Some(memory) = device.memory {
             let free = device.memory_available.map_or(String::new(), |b| format!(", {:.1} GB free", b as f64 / 1e9));
             print(format_args!("         {:.1} GB of memory{free}", memory as f64 / 1e9))?;

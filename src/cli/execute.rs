@@ -28,8 +28,7 @@ impl Session {
     pub fn new(common: &Common, progress: bool, show: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         let quiet = quiet(common);
         let bar = Bar::new(progress && !quiet);
-        let options =
-            RunOptions { stats: common.stats.is_some(), threads: None, observer: Some(bar.observer(show)) };
+        let options = RunOptions { stats: common.stats.is_some(), threads: None, observer: Some(bar.observer(show)) };
         Self { runtime: Runtime::new(options), bar, stats: common.stats, quiet, began: Instant::now() }
     }
 
@@ -154,24 +153,34 @@ fn end_line(summary: &Summary, total: f64) -> Value {
 fn table(summary: &Summary) -> String {
     use std::fmt::Write;
     let mut text = summary.to_string();
-    let _ = write!(text, "\n  {:<20} {:>9} {:>9} {:>9} {:>9} {:>8}", "node", "busy s", "in s", "out s", "model s", "items");
+    let _ =
+        write!(text, "\n  {:<20} {:>9} {:>9} {:>9} {:>9} {:>8}", "node", "busy s", "in s", "out s", "model s", "items");
     for n in &summary.stats.nodes {
         let _ = write!(
             text,
             "\n  {:<20} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>8}",
-            n.name, n.busy_s, n.wait_in_s, n.wait_out_s, n.wait_model_s, n.items_in.max(n.items_out)
+            n.name,
+            n.busy_s,
+            n.wait_in_s,
+            n.wait_out_s,
+            n.wait_model_s,
+            n.items_in.max(n.items_out)
         );
     }
     let _ = write!(text, "\n  {:<40} {:>8} {:>8} {:>8} {:>9}", "edge", "sent", "received", "deepest", "blocked s");
     for e in &summary.stats.edges {
-        let _ = write!(
-            text,
-            "\n  {:<40} {:>8} {:>8} {:>8} {:>9.3}",
-            e.name, e.sent, e.received, e.max_items, e.blocked_s
-        );
+        let _ =
+            write!(text, "\n  {:<40} {:>8} {:>8} {:>8} {:>9.3}", e.name, e.sent, e.received, e.max_items, e.blocked_s);
     }
     for m in &summary.stats.models {
-        let _ = write!(text, "\n  model {} ({}): {:.0} MB, loaded in {:.2} s", m.name, m.kind, m.memory as f64 / 1e6, m.load_s);
+        let _ = write!(
+            text,
+            "\n  model {} ({}): {:.0} MB, loaded in {:.2} s",
+            m.name,
+            m.kind,
+            m.memory as f64 / 1e6,
+            m.load_s
+        );
     }
     if let Some(peak) = memory::peak_bytes() {
         let _ = write!(text, "\n  peak memory {:.0} MB", peak as f64 / 1e6);

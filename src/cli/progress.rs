@@ -18,7 +18,9 @@ impl Bar {
             return Self(None);
         }
         let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-        bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {percent}% ").unwrap_or(ProgressStyle::default_bar()));
+        bar.set_style(
+            ProgressStyle::with_template("{msg} {wide_bar} {percent}% ").unwrap_or(ProgressStyle::default_bar()),
+        );
         Self(Some(bar))
     }
 

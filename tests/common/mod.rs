@@ -70,7 +70,8 @@ pub fn json(path: &Path) -> serde_json::Value {
 /// Writes `samples` as a safetensors file.
 pub fn write_samples(path: &Path, samples: &[f32]) {
     let bytes: Vec<u8> = samples.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![samples.len()], &bytes).expect("view");
+    let view =
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![samples.len()], &bytes).expect("view");
     std::fs::write(path, safetensors::serialize([("samples", view)], None).expect("serialised")).expect("written");
 }
 

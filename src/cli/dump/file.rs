@@ -66,7 +66,9 @@ pub fn write(path: &Path, tensors: &[Out], metadata: Vec<(String, String)>) -> R
     let views: Vec<(&str, TensorView<'_>)> = tensors
         .iter()
         .map(|t| {
-            TensorView::new(t.dtype, t.shape.clone(), &t.bytes).map(|view| (t.name.as_str(), view)).map_err(|e| failed(&e))
+            TensorView::new(t.dtype, t.shape.clone(), &t.bytes)
+                .map(|view| (t.name.as_str(), view))
+                .map_err(|e| failed(&e))
         })
         .collect::<Result<_>>()?;
     let metadata = (!metadata.is_empty()).then(|| metadata.into_iter().collect());

@@ -7,7 +7,8 @@ use oxiline::graph::protocol::speech::TranscribeReply;
 use oxiline::graph::{Error, Result};
 use oxiline::speech::whisper::decode::Ask;
 use oxiline::speech::whisper::{
-    Config, Feed, Features, LoadOptions, Model, Precision, Quant, Stream, Transcription, Whisper, actor::codec, language, step,
+    Config, Features, Feed, LoadOptions, Model, Precision, Quant, Stream, Transcription, Whisper, actor::codec,
+    language, step,
 };
 use oxiline::{Segment, Task, TranscribeOptions};
 use serde_json::json;
@@ -65,7 +66,8 @@ pub fn run(args: DumpWhisper) -> Result<()> {
         let words: Vec<_> = segments.iter().flat_map(|s| &s.words).collect();
         let starts: Vec<f32> = words.iter().map(|w| w.start as f32).collect();
         let ends: Vec<f32> = words.iter().map(|w| w.end as f32).collect();
-        tensors.extend([Out::f32("word_starts", &[starts.len()], &starts), Out::f32("word_ends", &[ends.len()], &ends)]);
+        tensors
+            .extend([Out::f32("word_starts", &[starts.len()], &starts), Out::f32("word_ends", &[ends.len()], &ends)]);
     }
     let text: String = segments.iter().map(|s| s.text.as_str()).collect();
     let metadata = vec![
