@@ -52,7 +52,7 @@ impl NodeKind {
 
     /// JSON schema of the options.
     pub fn schema(&self) -> &Value {
-        self.cached.get_or_init(|| (self.schema)().to_value())
+        self.cached.get_or_init(|| tidy((self.schema)().to_value()))
     }
 
     /// Makes a node; a panic in the node's code is an error.
@@ -80,6 +80,28 @@ impl NodeKind {
         };
         self.probed.get_or_init(probe).as_ref()
     }
+}
+
+/// Defaults of f32 options as a person wrote them: 0.2, not 0.20000000298023224.
+fn tidy(mut schema: Value) -> Value {
+    fn walk(value: &mut Value) {
+        match value {
+            Value::Number(n) if n.is_f64() => {
+                let wide = n.as_f64().unwrap_or_default();
+                let narrow = wide as f32;
+                if f64::from(narrow) == wide
+                    && let Ok(short) = narrow.to_string().parse::<f64>()
+                {
+                    *value = json!(short);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(walk),
+            Value::Object(map) => map.values_mut().for_each(walk),
+            _ => {}
+        }
+    }
+    walk(&mut schema);
+    schema
 }
 
 /// Options with a plausible value for every required key.
@@ -183,7 +205,7 @@ impl Registry {
 
     /// JSON schema of a model kind's options.
     pub fn model_schema(&self, name: &str) -> Option<&Value> {
-        self.models.get(name).map(|known| known.schema.get_or_init(|| known.kind.schema().to_value()))
+        self.models.get(name).map(|known| known.schema.get_or_init(|| tidy(known.kind.schema().to_value())))
     }
 
     /// The node kind nearest in spelling.

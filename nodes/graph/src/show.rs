@@ -77,7 +77,13 @@ pub fn show(plan: &Plan) -> String {
 }
 
 fn write_show(plan: &Plan, out: &mut String) -> std::fmt::Result {
-    writeln!(out, "graph {} (clock {:?}, drain {:?})", plan.name, plan.clock, plan.drain)?;
+    writeln!(
+        out,
+        "graph {} (clock {}, drain {:?})",
+        plan.name,
+        format!("{:?}", plan.clock).to_lowercase(),
+        plan.drain
+    )?;
     if !plan.models.is_empty() {
         writeln!(out, "\nmodels")?;
         let rows = plan.models.iter().map(|m| {

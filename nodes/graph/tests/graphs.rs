@@ -351,6 +351,7 @@ fn the_page_of_kinds_tells_ports_and_options() {
     let page = schema::nodes_markdown(&registry());
     assert!(page.contains("### `audio.vad`\n\nFinds speech.\n\nIn: `audio` (audio 16000 Hz mono).\n\nOut: `speech` (audio 16000 Hz mono), `events` (event).\n\nNeeds a model that speaks `judge`."), "{page}");
     assert!(page.contains("| `threshold` | number | `0.5` | Probability from which it is speech. |"), "{page}");
+    assert!(page.contains("| `temperatures` | list of number | `[0.2]` |"), "{page}");
     assert!(page.contains("| `uri` | string | required | The file to read. |"), "{page}");
     assert!(page.contains("| `min_silence` | duration | `\"500ms\"` | Shortest silence. |"), "{page}");
 }

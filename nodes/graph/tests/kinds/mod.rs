@@ -105,7 +105,7 @@ pub struct AsrOptions {
 
 impl Default for AsrOptions {
     fn default() -> Self {
-        Self { language: "auto".into(), words: false, temperatures: vec![0.0], late: Span::ms(0) }
+        Self { language: "auto".into(), words: false, temperatures: vec![0.2], late: Span::ms(0) }
     }
 }
 
