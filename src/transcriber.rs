@@ -48,11 +48,14 @@ impl Transcription {
     }
 }
 
+/// Cancels the running call.
+type Cancel = Box<dyn Fn() + Send>;
+
 /// Cancels a transcription from another thread: it returns what is finished, with `stats.stopped` set.
 #[derive(Clone, Default)]
 pub struct CancelHandle {
     asked: Arc<AtomicBool>,
-    current: Arc<Mutex<Option<Box<dyn Fn() + Send>>>>,
+    current: Arc<Mutex<Option<Cancel>>>,
 }
 
 impl CancelHandle {
@@ -64,7 +67,7 @@ impl CancelHandle {
         }
     }
 
-    fn set(&self, cancel: Option<Box<dyn Fn() + Send>>) {
+    fn set(&self, cancel: Option<Cancel>) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
     }
 }

@@ -347,7 +347,7 @@ pub struct Dump {
 #[derive(Debug, Subcommand)]
 pub enum DumpVerb {
     /// Whisper: `samples` to `mel encoder prompt_ids first_logits tokens language_probs`
-    Whisper(DumpWhisper),
+    Whisper(Box<DumpWhisper>),
     /// Voice activity: `samples` to `probabilities`
     Vad(DumpVad),
     /// Resampling: `samples` to `samples`

@@ -50,7 +50,10 @@ pub fn load_uri_mono_16k(uri: &str) -> Result<Loaded> {
     load(Source::open(uri, STDIN_LIMIT)?, Some((SPEECH_RATE, 1)))
 }
 
-fn load(source: Source, target: Option<(u32, u16)>) -> Result<Loaded> {
+/// Rate and channels, once known.
+type Form = Option<(u32, u16)>;
+
+fn load(source: Source, target: Form) -> Result<Loaded> {
     let mut reader = Reader::from_source(source, 0)?;
     let mut decoder = Decoder::new(reader.stream())?;
     let mut sink = Sink { target, samples: Vec::new(), resampler: None };
@@ -87,7 +90,7 @@ fn load(source: Source, target: Option<(u32, u16)>) -> Result<Loaded> {
 }
 
 struct Sink {
-    target: Option<(u32, u16)>,
+    target: Form,
     samples: Vec<f32>,
     resampler: Option<Resampler>,
 }
@@ -127,7 +130,8 @@ impl Sink {
         }
     }
 
-    fn finish(mut self) -> Result<(Option<(u32, u16)>, Vec<f32>)> {
+    /// The form of the sound (None: there was none) and its samples.
+    fn finish(mut self) -> Result<(Form, Vec<f32>)> {
         self.flush();
         Ok((self.target, self.samples))
     }

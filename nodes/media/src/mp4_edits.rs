@@ -30,7 +30,7 @@ const MOOV_LIMIT: u64 = 128 << 20;
 /// the demuxer reports what is wrong with the file.
 pub fn read(file: &mut File) -> Vec<Edit> {
     let Some(moov) = find_moov(file) else { return Vec::new() };
-    let movie_scale = child(&moov, b"mvhd").and_then(|b| scale_of(b)).unwrap_or(0);
+    let movie_scale = child(&moov, b"mvhd").and_then(scale_of).unwrap_or(0);
     let mut edits = Vec::new();
     for (kind, trak) in boxes(&moov) {
         if &kind == b"trak" {

@@ -213,7 +213,7 @@ impl Resampler {
             }
             self.given += 1;
         }
-        debug_assert!((out.len() - from) % usize::from(self.output.1) == 0);
+        debug_assert!((out.len() - from).is_multiple_of(usize::from(self.output.1)));
         // Forget what no later output needs.
         let next = (u128::from(self.given) * u128::from(filter.down) / u128::from(filter.up)) as i64;
         let keep_from = next - half + 1;

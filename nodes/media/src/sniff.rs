@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(what_else(b"just words\n"), Some("a text file"));
         let mut ts = vec![0u8; 600];
         for i in 0..4 {
-            ts.get_mut(188 * i).map(|b| *b = 0x47);
+            ts[188 * i] = 0x47;
         }
         assert_eq!(what_else(&ts), Some("an MPEG transport stream (TS, MTS)"));
         assert_eq!(what_else(&[1, 2, 3, 0, 0]), None);

@@ -90,12 +90,13 @@ fn path_of(uri: &str) -> Result<PathBuf> {
         };
         return Ok(PathBuf::from(percent_decode(path)));
     }
-    if let Some((scheme, _)) = uri.split_once("://") {
-        if !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) {
-            return Err(Error::msg(format_args!(
-                "`{uri}` is read over the network, which `media.read` does not do: download it first, or pipe it in with `-`"
-            )));
-        }
+    if let Some((scheme, _)) = uri.split_once("://")
+        && !scheme.is_empty()
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    {
+        return Err(Error::msg(format_args!(
+            "`{uri}` is read over the network, which `media.read` does not do: download it first, or pipe it in with `-`"
+        )));
     }
     Ok(PathBuf::from(uri))
 }

@@ -14,7 +14,7 @@ use super::args::{Dump, DumpVerb};
 /// Runs a dump.
 pub fn run(args: Dump) -> Result<Outcome> {
     match args.what {
-        DumpVerb::Whisper(args) => whisper::run(args)?,
+        DumpVerb::Whisper(args) => whisper::run(*args)?,
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,

@@ -115,7 +115,7 @@ struct ModelFile {
     decoder_start_token_id: Option<u64>,
     suppress_tokens: Option<Vec<i64>>,
     begin_suppress_tokens: Option<Vec<i64>>,
-    forced_decoder_ids: Option<Vec<(u64, Option<u64>)>>,
+    forced_decoder_ids: Option<Forced>,
 }
 
 /// `generation_config.json`, as far as it is used. Absent in very old conversions.
@@ -136,8 +136,11 @@ struct GenerationFile {
     #[serde(deserialize_with = "present")]
     begin_suppress_tokens: Option<Option<Vec<i64>>>,
     #[serde(deserialize_with = "present")]
-    forced_decoder_ids: Option<Option<Vec<(u64, Option<u64>)>>>,
+    forced_decoder_ids: Option<Option<Forced>>,
 }
+
+/// Positions and ids (null: detect the language).
+type Forced = Vec<(u64, Option<u64>)>;
 
 /// Tells `null` from an absent key.
 fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(de: D) -> Result<Option<T>, D::Error> {

@@ -222,7 +222,7 @@ impl<'a> Loader<'a> {
     fn storage(&self, stored: Dtype, in_dim: usize) -> Storage {
         match (self.options.quant, self.options.precision, stored) {
             // A block never crosses a row.
-            (Some(Quant::Q8), ..) if in_dim % 32 == 0 => Storage::Q8,
+            (Some(Quant::Q8), ..) if in_dim.is_multiple_of(32) => Storage::Q8,
             (_, Precision::F16, _) | (_, Precision::Stored, Dtype::F16) => Storage::F16,
             (_, Precision::Bf16, _) | (_, Precision::Stored, Dtype::BF16) => Storage::BF16,
             _ => Storage::F32,

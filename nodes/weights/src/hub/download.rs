@@ -251,7 +251,7 @@ fn right(file: &mut File, etag: &str, size: u64) -> io::Result<bool> {
     let is_hex = etag.bytes().all(|b| b.is_ascii_hexdigit());
     file.seek(SeekFrom::Start(0))?;
     let mut buffer = vec![0; 1 << 20];
-    let mut feed = |mut update: Box<dyn FnMut(&[u8]) + '_>| -> io::Result<()> {
+    let mut feed = |update: &mut dyn FnMut(&[u8])| -> io::Result<()> {
         loop {
             match file.read(&mut buffer)? {
                 0 => return Ok(()),
@@ -262,13 +262,13 @@ fn right(file: &mut File, etag: &str, size: u64) -> io::Result<bool> {
     match etag.len() {
         64 if is_hex => {
             let mut hash = Sha256::new();
-            feed(Box::new(|b| hash.update(b)))?;
+            feed(&mut |b| hash.update(b))?;
             Ok(hex(&hash.finalize()) == etag.to_ascii_lowercase())
         }
         40 if is_hex => {
             let mut hash = Sha1::new();
             hash.update(format!("blob {size}\0"));
-            feed(Box::new(|b| hash.update(b)))?;
+            feed(&mut |b| hash.update(b))?;
             Ok(hex(&hash.finalize()) == etag.to_ascii_lowercase())
         }
         // Other tags (of mirrors) aren't hashes; the size was checked.

@@ -159,7 +159,7 @@ impl<'a> Machine<'a> {
         self.stack.last().copied().ok_or_else(|| self.bad("its stack is empty"))
     }
 
-    fn to_mark(&mut self) -> Result<Vec<Id>> {
+    fn pop_to_mark(&mut self) -> Result<Vec<Id>> {
         let mark = self.marks.pop().ok_or_else(|| self.bad("a mark is missing"))?;
         Ok(self.stack.split_off(mark))
     }
@@ -184,7 +184,7 @@ impl<'a> Machine<'a> {
                 }
                 b'(' => self.marks.push(self.stack.len()),
                 b'0' => drop(self.pop()?),
-                b'1' => drop(self.to_mark()?),
+                b'1' => drop(self.pop_to_mark()?),
                 b'2' => {
                     let top = self.top()?;
                     self.stack.push(top);
@@ -252,7 +252,7 @@ impl<'a> Machine<'a> {
                     self.push(Value::Tuple(items))?;
                 }
                 b't' => {
-                    let items = self.to_mark()?;
+                    let items = self.pop_to_mark()?;
                     self.push(Value::Tuple(items))?;
                 }
                 b'a' => {
@@ -260,7 +260,7 @@ impl<'a> Machine<'a> {
                     self.append(vec![item])?;
                 }
                 b'e' => {
-                    let items = self.to_mark()?;
+                    let items = self.pop_to_mark()?;
                     self.append(items)?;
                 }
                 b's' => {
@@ -268,7 +268,7 @@ impl<'a> Machine<'a> {
                     self.set(vec![key, value])?;
                 }
                 b'u' => {
-                    let items = self.to_mark()?;
+                    let items = self.pop_to_mark()?;
                     self.set(items)?;
                 }
                 b'q' => {
