@@ -42,7 +42,10 @@ fn case() -> Value {
 }
 
 /// Opens a file and reads every tensor in full.
-fn read(path: &Path) -> Result<Vec<(String, Vec<usize>, Vec<u8>)>> {
+/// Name, shape and bytes of each tensor.
+type Tensors = Vec<(String, Vec<usize>, Vec<u8>)>;
+
+fn read(path: &Path) -> Result<Tensors> {
     let c = Checkpoint::open(path, Mode::Read)?;
     c.names().map(|n| Ok((n.to_string(), c.info(n)?.shape, c.bytes(n)?.into_owned()))).collect()
 }
