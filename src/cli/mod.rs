@@ -22,6 +22,8 @@ mod transcribe;
 
 use args::{Cli, Common, Verb};
 
+/// What is logged unless `OXILINE_LOG` says otherwise: libraries below us log what we say better ourselves.
+const LOG: &str = "off,oxiline=error";
 /// Exit code of bad input and failures.
 const FAILED: u8 = 1;
 /// Exit code after Ctrl-C: what was written is a part.
@@ -42,7 +44,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("OXILINE_LOG").unwrap_or_else(|_| "error".into()))
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("OXILINE_LOG").unwrap_or_else(|_| LOG.into()))
         .init();
     match dispatch(cli) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -110,8 +110,8 @@ impl Decoder {
             Err(why) => {
                 self.bad += 1;
                 let error = Error::msg(format_args!(
-                    "a {} packet at {:.3} s of `{}` cannot be decoded: {why}",
-                    self.coded.codec,
+                    "{} packet at {:.3} s of `{}` cannot be decoded: {why}",
+                    crate::reader::with_article(&self.coded.codec),
                     self.pts() as f64 / 1e9,
                     self.coded.file
                 ));

@@ -149,7 +149,15 @@ impl Reader {
                     self.warning =
                         Some(format!("`{file}` is damaged or cut off after {at:.1} s ({what}): the rest is missing"));
                 }
-                Step::End => self.ended = true,
+                Step::End => {
+                    self.ended = true;
+                    if self.delivered == 0 && self.queue.is_empty() {
+                        let file = &self.coded.file;
+                        self.warning = Some(format!(
+                            "`{file}` holds no sound: it ends before the first whole packet of its audio track"
+                        ));
+                    }
+                }
             }
         }
     }
@@ -317,6 +325,19 @@ fn label(container: Container) -> &'static str {
     }
 }
 
+fn unreadable(name: &str, container: Container, why: &dyn std::fmt::Display) -> Error {
+    Error::msg(format_args!(
+        "`{name}` is {} file that cannot be read ({why}): it is damaged or cut off; get it again, or convert it to WAV",
+        with_article(label(container))
+    ))
+}
+
+/// "a wav", "an mp4".
+pub(crate) fn with_article(word: &str) -> String {
+    let vowel = word.starts_with(['a', 'e', 'i', 'o']) || word.starts_with("mp");
+    format!("{} {word}", if vowel && word != "mpeg audio" { "an" } else { "a" })
+}
+
 fn no_track(name: &str, tracks: usize, others: usize, wanted: usize) -> Error {
     if tracks == 0 {
         let what = if others > 0 { " (only pictures or subtitles)" } else { "" };
@@ -351,7 +372,7 @@ pub(crate) fn oxide_context() -> RuntimeContext {
 fn open_oxide(mut file: File, name: &str, container: Container, wanted: usize) -> Result<Reader> {
     use std::io::Seek;
     let damaged = |e: &dyn std::fmt::Display| {
-        Error::msg(format_args!("`{name}` is a {} file that cannot be read: {e}", label(container)))
+        unreadable(name, container, e)
     };
     file.rewind().map_err(|e| damaged(&e))?;
     let ctx = oxide_context();
@@ -537,7 +558,7 @@ fn reader(
 fn open_symphonia(mut file: File, name: &str, container: Container, wanted: usize) -> Result<Reader> {
     use std::io::Seek;
     let damaged = |e: &dyn std::fmt::Display| {
-        Error::msg(format_args!("`{name}` is a {} file that cannot be read: {e}", label(container)))
+        unreadable(name, container, e)
     };
     let edits = if container == Container::Mp4 { mp4_edits::read(&mut file) } else { Vec::new() };
     file.rewind().map_err(|e| damaged(&e))?;

@@ -75,11 +75,14 @@ struct Clip {
     speech: Vec<(usize, usize)>,
     /// A voice-activity node looked at the sound.
     judged: bool,
+    /// There was sound, not only gaps.
+    sound: bool,
 }
 
 impl Clip {
     fn data(&mut self, item: &Timed<Audio>) -> Result<()> {
         self.reach(item.header.pts)?;
+        self.sound = true;
         let from = self.samples.len();
         if from + item.value.samples.len() > LONGEST {
             bail!("`asr.transcribe` takes clips of at most 24 hours; cut the input into parts");
@@ -137,7 +140,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn transcribe(&mut self, clip: Clip) -> Result<()> {
-        if clip.samples.is_empty() {
+        // Of gaps alone (every packet damaged, say) nothing can be known: a model would invent words.
+        if !clip.sound || clip.samples.is_empty() {
             return Ok(());
         }
         let start = clip.start.unwrap_or(0);
