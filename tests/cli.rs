@@ -154,6 +154,18 @@ fn graphs_are_checked_shown_and_drawn() {
 }
 
 #[test]
+fn a_model_that_is_not_here_is_told_with_the_command_that_fetches_it() {
+    let file = root().join("graphs/transcribe.toml");
+    let set = |model: &str| format!("model={model}");
+    let shown = stdout(&run(["graph", "check", path(&file), "--set", &set("no-such-org/no-such-model")]));
+    assert!(shown.contains("`oxiline models pull no-such-org/no-such-model`"), "{shown}");
+    let said = sentence(&run(["run", path(&file), "--set", &set("no-such-org/no-such-model")]));
+    assert!(said.contains("transcribe.toml:") && said.contains("`oxiline models pull no-such-org/"), "{said}");
+    let said = sentence(&run(["graph", "check", path(&file), "--set", &set("nothing")]));
+    assert!(said.contains("transcribe.toml:") && said.contains("known name"), "{said}");
+}
+
+#[test]
 fn the_node_reference_is_up_to_date() {
     let written = std::fs::read_to_string(root().join("docs/nodes.md")).expect("docs/nodes.md");
     let now = stdout(&run(["schema", "--markdown"]));
