@@ -147,6 +147,8 @@ fn graphs_are_checked_shown_and_drawn() {
         let text = stdout(&run(["graph", what, path(&file)]));
         assert!(text.contains("asr"), "{what}: {text}");
     }
+    let shown = stdout(&run(["graph", "check", path(&file)]));
+    assert!(shown.contains("64 kB a second of sound"), "{shown}");
     let schema: Value = serde_json::from_str(&stdout(&run(["schema"]))).expect("JSON");
     assert!(schema.to_string().contains("media.read"));
     let said = sentence(&run(["graph", "check", path(&file), "--set", "nodes.asr.langauge=en"]));
