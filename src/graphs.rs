@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use oxiline_graph::load::{self, Message, Severity};
+use oxiline_graph::load::{self, LoadOptions, Message, Severity};
 use oxiline_graph::plan::Plan;
 use oxiline_graph::{Error, Registry, Result};
 
@@ -15,6 +15,15 @@ pub const TRANSCRIBE: &str = include_str!("../graphs/transcribe.toml");
 /// The sentences of everything that is wrong, a line each.
 pub fn plan_file(path: &Path, registry: &Registry, sets: &[(String, String)]) -> Result<Plan> {
     load::check_file(path, registry, sets).map_err(|messages| error(&messages))
+}
+
+/// The same for looking at a graph: a model that is not on this machine is a note, not an error.
+///
+/// # Errors
+/// As [`plan_file`].
+pub fn inspect_file(path: &Path, registry: &Registry, sets: &[(String, String)]) -> Result<Plan> {
+    let options = LoadOptions { allow_missing_models: true, ..LoadOptions::with_sets(sets) };
+    load::plan_file(path, registry, &options).map_err(|messages| error(&messages))
 }
 
 /// The same for a graph in memory; `name` is what messages call it.

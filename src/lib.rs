@@ -34,6 +34,8 @@ pub use oxiline_kernels as kernels;
 pub use oxiline_media as media;
 pub use oxiline_speech as speech;
 pub use oxiline_weights as weights;
+#[cfg(feature = "media")]
+pub use transcriber::load_audio;
 pub use transcriber::{CancelHandle, LoadSettings, Transcriber, Transcription};
 
 /// Every node and model kind of this build.

@@ -147,10 +147,24 @@ fn graphs_are_checked_shown_and_drawn() {
         let text = stdout(&run(["graph", what, path(&file)]));
         assert!(text.contains("asr"), "{what}: {text}");
     }
+    let shown = stdout(&run(["graph", "check", path(&file)]));
+    assert!(shown.contains("64 kB a second of sound"), "{shown}");
     let schema: Value = serde_json::from_str(&stdout(&run(["schema"]))).expect("JSON");
     assert!(schema.to_string().contains("media.read"));
     let said = sentence(&run(["graph", "check", path(&file), "--set", "nodes.asr.langauge=en"]));
     assert!(said.contains("langauge") && said.contains("language"), "{said}");
+}
+
+#[test]
+fn a_model_that_is_not_here_is_told_with_the_command_that_fetches_it() {
+    let file = root().join("graphs/transcribe.toml");
+    let set = |model: &str| format!("model={model}");
+    let shown = stdout(&run(["graph", "check", path(&file), "--set", &set("no-such-org/no-such-model")]));
+    assert!(shown.contains("`oxiline models pull no-such-org/no-such-model`"), "{shown}");
+    let said = sentence(&run(["run", path(&file), "--set", &set("no-such-org/no-such-model")]));
+    assert!(said.contains("transcribe.toml:") && said.contains("`oxiline models pull no-such-org/"), "{said}");
+    let said = sentence(&run(["graph", "check", path(&file), "--set", &set("nothing")]));
+    assert!(said.contains("transcribe.toml:") && said.contains("known name"), "{said}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub fn sets(pairs: &[String]) -> Result<Vec<(String, String)>> {
 /// Runs `oxiline graph`.
 pub fn run(args: Graph) -> Result<Outcome> {
     let registry = oxiline::registry();
-    let plan = |file: &GraphFile| oxiline::graphs::plan_file(&file.graph, &registry, &sets(&file.sets)?);
+    let plan = |file: &GraphFile| oxiline::graphs::inspect_file(&file.graph, &registry, &sets(&file.sets)?);
     match &args.what {
         GraphVerb::Check(file) => check(&plan(file)?)?,
         GraphVerb::Show(file) => print(show::show(&plan(file)?).trim_end())?,

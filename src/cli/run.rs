@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use oxiline::graph::Result;
 
-use super::Outcome;
 use super::args::{Common, Run};
 use super::execute::Session;
+use super::{Outcome, quiet, say};
 
 /// Runs the verb.
 pub fn run(args: Run, common: &Common) -> Result<Outcome> {
@@ -21,6 +21,10 @@ pub fn run(args: Run, common: &Common) -> Result<Outcome> {
         *n += 1;
         if *n > 1 {
             plan.name = format!("{}-{n}", plan.name).into();
+        }
+        // Before the work, not after it.
+        if !quiet(common) {
+            std::mem::take(&mut plan.notes).iter().for_each(say);
         }
         plans.push(plan);
     }

@@ -41,7 +41,7 @@ pub use error::{Error, Result};
 pub use harness::{Harness, Outputs};
 pub use item::{EosReason, Gap, GapReason, Header, Item, Mark};
 pub use load::{LoadOptions, Message, Severity, check_file, check_text, plan_file, plan_text};
-pub use model::{AnyModelKind, Call, Job, Load, Model, ModelKind, ModelRef, ModelSlot, Protocol, Session};
+pub use model::{AnyModelKind, Call, Job, Load, Model, ModelKind, ModelRef, ModelSlot, Protocol, Session, Whereabouts};
 pub use node::{Incoming, Input, Io, Node, Output, Prepare, Setup, Timed};
 pub use payload::{Payload, PayloadType, PortType};
 pub use registry::Registry;

@@ -40,6 +40,12 @@ pub trait Model: Send + Sized + 'static {
     /// numeric options, as a string. Cheap (no weights are read; sizes and names will do).
     fn identity(options: &Self::Options) -> Result<String>;
 
+    /// Whether the weights are on this machine, told by `graph check` and before a run. Cheap, and
+    /// it opens no connection.
+    fn whereabouts(_options: &Self::Options) -> Result<Whereabouts> {
+        Ok(Whereabouts::Here)
+    }
+
     /// Reads the weights. May take long; report through `load`.
     fn load(options: Self::Options, load: &Load) -> Result<Self>;
 
@@ -54,6 +60,17 @@ pub trait Model: Send + Sized + 'static {
     fn memory(&self) -> u64 {
         0
     }
+}
+
+/// Where a model's weights are before it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// On this machine, or the model needs none.
+    Here,
+    /// Not here; loading fetches what has this name.
+    Fetched(String),
+    /// Not here, and loading may not fetch what has this name.
+    Missing(String),
 }
 
 /// What a loading model may use.
@@ -133,6 +150,10 @@ pub trait AnyModelKind: Send + Sync {
     fn schema(&self) -> schemars::Schema;
     /// [`Model::identity`] of these options.
     fn identity(&self, options: &serde_json::Value) -> Result<String>;
+    /// [`Model::whereabouts`] of these options.
+    fn whereabouts(&self, _options: &serde_json::Value) -> Result<Whereabouts> {
+        Ok(Whereabouts::Here)
+    }
     /// Loads the model and starts its actor.
     fn start(&self, options: &serde_json::Value, config: ActorConfig, load: &Load) -> Result<Arc<dyn AnyActor>>;
 }
@@ -173,6 +194,9 @@ impl<M: Model> AnyModelKind for ModelKind<M> {
     }
     fn identity(&self, options: &serde_json::Value) -> Result<String> {
         M::identity(&Self::options(options)?)
+    }
+    fn whereabouts(&self, options: &serde_json::Value) -> Result<Whereabouts> {
+        M::whereabouts(&Self::options(options)?)
     }
     fn start(&self, options: &serde_json::Value, config: ActorConfig, load: &Load) -> Result<Arc<dyn AnyActor>> {
         Ok(actor::start::<M>(Self::options(options)?, config, load)?)

@@ -62,6 +62,8 @@ pub struct Declared {
     pub latency: (Span, Span),
     /// Bytes it may hold beside its edges (`None`: did not say).
     pub memory: Option<u64>,
+    /// What its memory grows with, when it has no bound.
+    pub grows: Option<&'static str>,
     /// It can be a member of a cancel scope.
     pub cancellable: bool,
     /// It cannot follow a change of form mid-stream.
@@ -130,6 +132,12 @@ impl Setup {
     /// Memory the node may hold beside its edges, bytes.
     pub fn memory(&mut self, bytes: u64) {
         self.declared.memory = Some(bytes);
+    }
+    /// The node's memory has no bound known before it runs; `with` says what it grows with, as in
+    /// "64 kB a second of sound".
+    pub fn memory_grows(&mut self, with: &'static str) {
+        self.declared.memory = None;
+        self.declared.grows = Some(with);
     }
     /// The node polls [`Io::check`] often enough to be a member of a cancel scope.
     pub fn cancellable(&mut self) {

@@ -228,7 +228,12 @@ fn models() {
     good(&graph("here", "w"));
     says(
         &graph("absent-base", "w"),
-        "g.toml:4:11: model `w`: there are no weights `absent-base` on this machine; if it is not on this machine yet, fetch it: `oxiline models pull absent-base`",
+        "g.toml:4:11: model `w`: `absent-base` is not on this machine; fetch it: `oxiline models pull absent-base`",
+    );
+    says(&graph("bad", "w"), "g.toml:4:11: model `w`: `bad` is no name of weights");
+    warns(
+        &graph("remote-base", "w"),
+        "g.toml:4:11: warning: model `w`: `remote-base` is not on this machine; it is fetched when the graph runs, or now with `oxiline models pull remote-base`",
     );
     says(&graph("here", "v"), "g.toml:9:9: there is no model `v`; there is `w`");
     says(

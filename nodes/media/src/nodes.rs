@@ -57,6 +57,7 @@ impl Node for MediaRead {
             return Err(Error::msg("`uri` is empty: name a media file, or - for standard input"));
         }
         setup.output("audio", PortType::Packet);
+        setup.memory_grows("the container's index, which grows with the number of packets");
         Ok(Self { options, reader: None })
     }
 
@@ -110,6 +111,9 @@ impl Node for AudioDecode {
         setup.input("packet", PortType::Packet);
         setup.output("audio", PortType::AUDIO);
         setup.skips_item_errors();
+        // A decoder's tables, and the samples of the largest frames (FLAC: 65535 of 8 channels, 2 MiB)
+        // in a few forms.
+        setup.memory(16 << 20);
         Ok(Self)
     }
 
@@ -371,6 +375,11 @@ impl Node for CaptionWrite {
         }
         setup.input("transcript", PortType::Transcript);
         setup.writes(options.to.clone().into());
+        match options.format {
+            // Its last key is the whole text.
+            Format::Json => setup.memory_grows("json: the text so far, about 1 kB a minute of speech"),
+            _ => setup.memory(1 << 20),
+        }
         Ok(Self { options, output: None })
     }
 

@@ -1,6 +1,5 @@
 //! Kinds looked up, options checked, nodes and models made.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
@@ -11,7 +10,7 @@ use crate::load::draft::{Draft, DraftInput, DraftModel, DraftNode, Endpoint};
 use crate::load::message::{Reports, Spot, clip};
 use crate::load::value::{Kind, table_to_json};
 use crate::load::{LoadOptions, check_options, option_names};
-use crate::model::ModelSlot;
+use crate::model::{ModelSlot, Whereabouts};
 use crate::node::{Declared, DynNode, Io, PortDecl, Prepare, Setup};
 use crate::plan::{MakeNode, PlannedModel, PlannedNode};
 
@@ -86,11 +85,16 @@ fn model(work: &mut Work<'_>, mut model: DraftModel, options: &LoadOptions, repo
     let identity = if before || reports.failed() {
         String::new()
     } else {
-        match kind.identity(&json) {
-            Ok(identity) => format!("{}:{identity}", model.kind),
+        let found = kind.identity(&json).and_then(|identity| Ok((identity, kind.whereabouts(&json)?)));
+        match found {
+            Ok((identity, place)) => {
+                tell(&model, place, options, reports);
+                format!("{}:{identity}", model.kind)
+            }
             Err(error) => {
-                missing(&model, &error, options, reports);
-                format!("{}:missing:{}", model.kind, model.name)
+                let text = error.to_string();
+                reports.error(spot(&model), format!("model `{}`: {}", model.name, text.trim_end_matches('.')));
+                String::new()
             }
         }
     };
@@ -111,18 +115,26 @@ fn model(work: &mut Work<'_>, mut model: DraftModel, options: &LoadOptions, repo
     Some(work.models.len() - 1)
 }
 
-fn missing(model: &DraftModel, error: &Error, options: &LoadOptions, reports: &mut Reports) {
-    let mut text = format!("model `{}`: {}", model.name, error.to_string().trim_end_matches('.'));
-    let weights = model.options.get("weights").and_then(|v| v.as_str());
-    if let Some(weights) = weights.filter(|w| !text.contains("models pull") && !Path::new(w).exists()) {
-        text += &format!("; if it is not on this machine yet, fetch it: `oxiline models pull {}`", clip(weights));
-    }
-    let spot = model.options.get("weights").map_or(model.spot, |v| v.spot);
-    if options.allow_missing_models {
-        reports.warn(spot, text);
+/// Says when weights are not on this machine, and how to get them.
+fn tell(model: &DraftModel, place: Whereabouts, options: &LoadOptions, reports: &mut Reports) {
+    let (name, fetched) = match place {
+        Whereabouts::Here => return,
+        Whereabouts::Fetched(name) => (name, true),
+        Whereabouts::Missing(name) => (name, false),
+    };
+    let name = clip(&name);
+    let what = if fetched { "it is fetched when the graph runs, or now with" } else { "fetch it:" };
+    let text = format!("model `{}`: `{name}` is not on this machine; {what} `oxiline models pull {name}`", model.name);
+    if fetched || options.allow_missing_models {
+        reports.warn(spot(model), text);
     } else {
-        reports.error(spot, text);
+        reports.error(spot(model), text);
     }
+}
+
+/// Where a message about a model's weights points.
+fn spot(model: &DraftModel) -> Spot {
+    model.options.get("weights").map_or(model.spot, |v| v.spot)
 }
 
 fn make(

@@ -67,7 +67,10 @@ pub fn bound(plan: &Plan) -> Bound {
     for node in &plan.nodes {
         match node.declared.memory {
             Some(bytes) => out.known = out.known.saturating_add(bytes),
-            None => out.unknown.push(format!("node {}", node.name)),
+            None => {
+                let why = node.declared.grows.map(|with| format!(" ({with})")).unwrap_or_default();
+                out.unknown.push(format!("node {}{why}", node.name));
+            }
         }
     }
     out

@@ -3,8 +3,8 @@
 
 use oxiline_graph::plan::Plan;
 use oxiline_graph::{
-    Io, Job, Load, LoadOptions, Message, Model, Node, PortType, Protocol, Registry, Result, Setup, Span, bail,
-    payload::Param, plan_text,
+    Io, Job, Load, LoadOptions, Message, Model, Node, PortType, Protocol, Registry, Result, Setup, Span, Whereabouts,
+    bail, payload::Param, plan_text,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -234,7 +234,7 @@ pub struct Weights {
 }
 
 macro_rules! model {
-    ($name:ident, $kind:literal, $options:ty, $protocol:ty, |$o:ident| $identity:expr) => {
+    ($name:ident, $kind:literal, $options:ty, $protocol:ty, |$o:ident| $identity:expr, $place:expr) => {
         pub struct $name;
         impl Model for $name {
             const KIND: &'static str = $kind;
@@ -244,6 +244,9 @@ macro_rules! model {
             type Session = ();
             fn identity($o: &Self::Options) -> Result<String> {
                 $identity
+            }
+            fn whereabouts($o: &Self::Options) -> Result<Whereabouts> {
+                Ok($place)
             }
             fn load(_: Self::Options, _: &Load) -> Result<Self> {
                 Ok(Self)
@@ -257,13 +260,24 @@ macro_rules! model {
         }
     };
 }
-model!(Silero, "silero-vad", Nothing, Judge, |_o| Ok("silero".into()));
-model!(Whisper, "whisper", Weights, Speak, |o| {
-    if o.weights.starts_with("absent") {
-        bail!("there are no weights `{}` on this machine", o.weights);
+model!(Silero, "silero-vad", Nothing, Judge, |_o| Ok("silero".into()), Whereabouts::Here);
+model!(
+    Whisper,
+    "whisper",
+    Weights,
+    Speak,
+    |o| {
+        if o.weights.starts_with("bad") {
+            bail!("`{}` is no name of weights", o.weights);
+        }
+        Ok(o.weights.clone())
+    },
+    match o.weights.split('-').next() {
+        Some("absent") => Whereabouts::Missing(o.weights.clone()),
+        Some("remote") => Whereabouts::Fetched(o.weights.clone()),
+        _ => Whereabouts::Here,
     }
-    Ok(o.weights.clone())
-});
+);
 
 /// All of them.
 pub fn registry() -> Registry {

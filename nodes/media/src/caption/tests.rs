@@ -57,6 +57,20 @@ fn json_is_valid_and_carries_what_is_known() {
 }
 
 #[test]
+fn segments_without_text_are_no_cues_but_json_keeps_their_tokens() {
+    let mut silent = said(0.0, 30.0, " ");
+    silent.tokens = vec![50364, 51864];
+    let captions = [silent, said(30.0, 31.0, " a")];
+    for format in [Format::Text, Format::Srt, Format::Vtt, Format::Tsv, Format::Lrc] {
+        let text = written(format, None, &captions);
+        assert_eq!(text, written(format, None, &captions[1..]), "{format:?}");
+    }
+    let json: Value = serde_json::from_str(&written(Format::Json, None, &captions)).unwrap();
+    assert_eq!(json["segments"][0]["tokens"], json!([50364, 51864]));
+    assert_eq!(json["segments"][1]["text"], " a");
+}
+
+#[test]
 fn times_never_run_backwards_nor_past_the_end() {
     let mut writer = CaptionWriter::new(Vec::new(), Format::Srt, None);
     writer.limit(5.0);

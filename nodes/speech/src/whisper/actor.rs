@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oxiline_graph::protocol::speech::{Transcribe, TranscribeReply, TranscribeRequest, TranscribeStats};
-use oxiline_graph::{Error, Job, Load, Model, Result};
+use oxiline_graph::{Error, Job, Load, Model, Result, Whereabouts};
 use oxiline_weights::Tokenizer;
-use oxiline_weights::hub::{self, HubOptions};
+use oxiline_weights::hub;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,21 @@ pub struct WhisperOptions {
     pub quant: Option<Quant>,
     /// Where to compute: `cpu`, or left out.
     pub device: Option<String>,
+}
+
+impl WhisperOptions {
+    /// What can be known to be wrong before anything is read.
+    fn check(&self) -> Result<()> {
+        if self.weights.is_empty() {
+            return Err(Error::msg(
+                "a `whisper` model needs `weights`: a checkpoint's folder, `org/name` or a known name such as whisper-base",
+            ));
+        }
+        if let Some(device) = self.device.as_deref().filter(|device| !matches!(*device, "cpu" | "auto")) {
+            return Err(Error::msg(format_args!("device `{device}` is not known to `whisper`; use `cpu`")));
+        }
+        Ok(())
+    }
 }
 
 /// A loaded checkpoint, shared by any number of streams.
@@ -75,7 +90,7 @@ impl Codec for Text {
 
 /// The tokenizer of a checkpoint folder.
 pub fn codec(dir: &std::path::Path) -> Result<Arc<dyn Codec>> {
-    Ok(Arc::new(Text(Tokenizer::load(&dir.join("tokenizer.json")).map_err(Error::msg)?)))
+    Ok(Arc::new(Text(Tokenizer::load(dir).map_err(Error::msg)?)))
 }
 
 impl Model for WhisperModel {
@@ -86,23 +101,27 @@ impl Model for WhisperModel {
     type Session = WhisperSession;
 
     fn identity(options: &WhisperOptions) -> Result<String> {
+        options.check()?;
         // Two spellings of one folder are one model. Nothing is downloaded here: a model that is
         // not there yet is known by its name, and load fetches it.
-        let hub = HubOptions { offline: true, ..hub::process_options() };
-        let folder = hub::resolve(&options.weights, &hub).unwrap_or_else(|_| PathBuf::from(&options.weights));
+        let folder = hub::local(&options.weights, &hub::process_options()).map_err(Error::msg)?;
+        let folder = folder.unwrap_or_else(|| PathBuf::from(&options.weights));
         let folder = folder.canonicalize().unwrap_or(folder);
         Ok(format!("{} {:?} {:?}", folder.display(), options.precision.unwrap_or_default(), options.quant))
     }
 
+    fn whereabouts(options: &WhisperOptions) -> Result<Whereabouts> {
+        let hub = hub::process_options();
+        let name = options.weights.clone();
+        Ok(match hub::local(&name, &hub).map_err(Error::msg)? {
+            Some(_) => Whereabouts::Here,
+            None if hub.fetches() => Whereabouts::Fetched(name),
+            None => Whereabouts::Missing(name),
+        })
+    }
+
     fn load(options: WhisperOptions, load: &Load) -> Result<Self> {
-        if options.weights.is_empty() {
-            return Err(Error::msg(
-                "a `whisper` model needs `weights`: a checkpoint's folder, `org/name` or a known name such as whisper-base",
-            ));
-        }
-        if let Some(device) = options.device.as_deref().filter(|device| !matches!(*device, "cpu" | "auto")) {
-            return Err(Error::msg(format_args!("device `{device}` is not known to `whisper`; use `cpu`")));
-        }
+        options.check()?;
         let folder = hub::resolve(&options.weights, &hub::process_options()).map_err(Error::msg)?;
         let config = Config::load(&folder)?;
         let codec = codec(&folder)?;

@@ -32,6 +32,7 @@ impl Node for AsrTranscribe {
         setup.input("audio", PortType::audio(RATE as u32, 1));
         setup.output("transcript", PortType::Transcript);
         setup.cancellable();
+        setup.memory_grows("the clip: 64 kB a second of sound, up to three times while it grows");
         Ok(Self { options, model: setup.model()? })
     }
 

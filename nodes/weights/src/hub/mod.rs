@@ -146,6 +146,11 @@ impl HubOptions {
         }
     }
 
+    /// May models be fetched, and is there a server to ask?
+    pub fn fetches(&self) -> bool {
+        cfg!(feature = "hub") && !self.offline && !self.endpoints.is_empty()
+    }
+
     /// Keeps models under `dir`; the folders known so far are still looked at.
     #[must_use]
     pub fn with_cache_dir(mut self, dir: &Path) -> Self {
@@ -215,30 +220,45 @@ pub fn process_options() -> HubOptions {
     set.unwrap_or_else(HubOptions::from_env)
 }
 
-/// The folder of `model`: an existing path itself, else from the caches, else downloaded.
+/// The folder of `model` if it is on this machine: an existing path itself, else from the caches,
+/// else from the models made of packages. Opens no connection.
+///
+/// # Errors
+/// What is neither a path nor can be the name of a model.
+pub fn local(model: &str, options: &HubOptions) -> Result<Option<PathBuf>> {
+    let path = Path::new(model);
+    if !model.is_empty() && path.exists() {
+        return Ok(Some(path.to_path_buf()));
+    }
+    Ok(kept(&Repo::parse(model)?, options))
+}
+
+fn kept(repo: &Repo, options: &HubOptions) -> Option<PathBuf> {
+    let revision = options.revision.as_deref();
+    if let Some(found) = options.caches.iter().find_map(|cache| cache::snapshot(repo, cache, revision)) {
+        return Some(found);
+    }
+    let folder = options.packages.as_ref()?.join(known(repo, options)?);
+    cache::has_weights(&folder).then_some(folder)
+}
+
+/// The short name of a repository, when its newest state is wanted.
+fn known(repo: &Repo, options: &HubOptions) -> Option<&'static str> {
+    let asked = KNOWN.iter().find(|(_, id)| *id == repo.id && options.revision.is_none());
+    asked.map(|(name, _)| *name)
+}
+
+/// The folder of `model`: [`local`], else downloaded.
 ///
 /// A path never touches the network; neither does a model that is already there.
 ///
 /// # Errors
 /// Unknown names, models that can't be had, and what the network or the disk say.
 pub fn resolve(model: &str, options: &HubOptions) -> Result<PathBuf> {
-    let path = Path::new(model);
-    if !model.is_empty() && path.exists() {
-        return Ok(path.to_path_buf());
+    if let Some(folder) = local(model, options)? {
+        return Ok(folder);
     }
     let repo = Repo::parse(model)?;
-    for cache in &options.caches {
-        if let Some(found) = cache::snapshot(&repo, cache, options.revision.as_deref()) {
-            return Ok(found);
-        }
-    }
-    let known = KNOWN.iter().find(|(_, id)| *id == repo.id && options.revision.is_none()).map(|(name, _)| *name);
-    if let (Some(name), Some(packages)) = (known, &options.packages) {
-        let folder = packages.join(name);
-        if cache::has_weights(&folder) {
-            return Ok(folder);
-        }
-    }
     if options.offline {
         let places: Vec<String> = options.caches.iter().map(|c| c.display().to_string()).collect();
         return Err(Error::missing(format!(
@@ -247,7 +267,7 @@ pub fn resolve(model: &str, options: &HubOptions) -> Result<PathBuf> {
             places.join(", ")
         )));
     }
-    fetch(&repo, options).map_err(|e| match (known, e.kind()) {
+    fetch(&repo, options).map_err(|e| match (known(&repo, options), e.kind()) {
         (Some(name), ErrorKind::Network) => Error::new(
             e.kind(),
             format!("{e}; without the hub, tools/fetch_model.py {name} in a checkout makes some models from packages"),
