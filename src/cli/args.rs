@@ -126,28 +126,28 @@ pub struct Decode {
     #[arg(long)]
     pub fallback: bool,
     /// Temperatures of the fallback
-    #[arg(long, value_name = "T,T,...", value_delimiter = ',')]
+    #[arg(long, value_name = "T,T,...", value_delimiter = ',', allow_hyphen_values = true, value_parser = temperature)]
     pub temperatures: Option<Vec<f32>>,
     /// A window that compresses better than this looks wrong
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = finite)]
     pub compression_ratio_threshold: Option<f32>,
     /// A window less probable than this (mean log-probability) looks wrong
-    #[arg(long, value_name = "L", allow_hyphen_values = true)]
+    #[arg(long, value_name = "L", allow_hyphen_values = true, value_parser = finite)]
     pub logprob_threshold: Option<f32>,
     /// Above this probability of no speech, an improbable window is skipped
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_hyphen_values = true, value_parser = finite)]
     pub no_speech_threshold: Option<f32>,
     /// Give every window the text of the windows before it
     #[arg(long)]
     pub condition_on_prev: bool,
     /// Beams (1: greedy)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = up_to_64::<1>)]
     pub beam: Option<usize>,
     /// Most tokens a window
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Cut windows at silences and decode so many at a time (0: the sequential algorithm)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = up_to_64::<0>)]
     pub batch: Option<usize>,
     /// Decode stretches without voice activity too
     #[arg(long)]
@@ -155,6 +155,24 @@ pub struct Decode {
     /// Seed of the sampling at temperatures above 0
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+/// A finite number.
+fn finite(text: &str) -> Result<f32, String> {
+    let value: f32 = text.trim().parse().map_err(|_| "it is not a number".to_string())?;
+    if value.is_finite() { Ok(value) } else { Err("it is not a finite number".into()) }
+}
+
+/// A sampling temperature.
+fn temperature(text: &str) -> Result<f32, String> {
+    let value = finite(text)?;
+    if value >= 0.0 { Ok(value) } else { Err("temperatures are 0 or more".into()) }
+}
+
+/// A count of beams or windows.
+fn up_to_64<const LEAST: usize>(text: &str) -> Result<usize, String> {
+    let value = text.trim().parse().ok().filter(|n| (LEAST..=64).contains(n));
+    value.ok_or_else(|| format!("it is not a whole number from {LEAST} to 64"))
 }
 
 /// How the weights are kept.

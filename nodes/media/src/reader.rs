@@ -371,9 +371,7 @@ pub(crate) fn oxide_context() -> RuntimeContext {
 
 fn open_oxide(mut file: File, name: &str, container: Container, wanted: usize) -> Result<Reader> {
     use std::io::Seek;
-    let damaged = |e: &dyn std::fmt::Display| {
-        unreadable(name, container, e)
-    };
+    let damaged = |e: &dyn std::fmt::Display| unreadable(name, container, e);
     file.rewind().map_err(|e| damaged(&e))?;
     let ctx = oxide_context();
     let input: Box<dyn oxideav_core::ReadSeek> = Box::new(BufReader::with_capacity(64 * 1024, file));
@@ -557,9 +555,7 @@ fn reader(
 
 fn open_symphonia(mut file: File, name: &str, container: Container, wanted: usize) -> Result<Reader> {
     use std::io::Seek;
-    let damaged = |e: &dyn std::fmt::Display| {
-        unreadable(name, container, e)
-    };
+    let damaged = |e: &dyn std::fmt::Display| unreadable(name, container, e);
     let edits = if container == Container::Mp4 { mp4_edits::read(&mut file) } else { Vec::new() };
     file.rewind().map_err(|e| damaged(&e))?;
     let mss = MediaSourceStream::new(Box::new(file), MediaSourceStreamOptions::default());

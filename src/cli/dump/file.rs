@@ -60,6 +60,17 @@ pub fn read_samples(path: &Path, name: &str) -> Result<Vec<f32>> {
     Ok(values)
 }
 
+/// Refuses to write over what is being read.
+pub fn apart(input: &Path, output: &Path) -> Result<()> {
+    match (input.canonicalize(), output.canonicalize()) {
+        (Ok(a), Ok(b)) if a == b => Err(Error::msg(format_args!(
+            "{} is read and would be replaced by what is computed; give --output another name",
+            output.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Writes tensors (and string metadata) beside `path` and renames the file when it is whole.
 pub fn write(path: &Path, tensors: &[Out], metadata: Vec<(String, String)>) -> Result<()> {
     let failed = |e: &dyn std::fmt::Display| Error::msg(format_args!("cannot write {}: {e}", path.display()));
@@ -73,6 +84,11 @@ pub fn write(path: &Path, tensors: &[Out], metadata: Vec<(String, String)>) -> R
         .collect::<Result<_>>()?;
     let metadata = (!metadata.is_empty()).then(|| metadata.into_iter().collect());
     let bytes = safetensors::serialize(views, metadata).map_err(|e| failed(&e))?;
+    // A link's file is replaced, not the link; a device or pipe is written itself.
+    let path = &if path.is_symlink() { path.canonicalize().unwrap_or(path.into()) } else { path.to_path_buf() };
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        return std::fs::write(path, bytes).map_err(|e| failed(&e));
+    }
     let mut sibling = path.as_os_str().to_owned();
     sibling.push(".part");
     let sibling = std::path::PathBuf::from(sibling);

@@ -27,6 +27,7 @@ pub fn run(args: DumpTensors) -> Result<()> {
         return crate::cli::print(text);
     };
     let info = checkpoint.info(name).map_err(Error::msg)?;
+    file::apart(&info.file, output)?;
     let values = checkpoint.f32(name).map_err(Error::msg)?;
     file::write(output, &[Out::f32(name, &info.shape, &values)], Vec::new())
 }

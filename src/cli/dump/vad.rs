@@ -8,6 +8,7 @@ use super::file::{self, Out};
 use crate::cli::args::DumpVad;
 
 pub fn run(args: DumpVad) -> Result<()> {
+    file::apart(&args.io.input, &args.io.output)?;
     let samples = file::read_samples(&args.io.input, "samples")?;
     let silero = match &args.model {
         Some(path) => Silero::load(path)?,

@@ -18,6 +18,7 @@ use crate::cli::args::{Decode, DumpWhisper, LoadArgs, PrecisionArg, QuantArg};
 
 /// Runs the dump.
 pub fn run(args: DumpWhisper) -> Result<()> {
+    file::apart(&args.io.input, &args.io.output)?;
     let samples = file::read_samples(&args.io.input, "samples")?;
     let options = options(&args)?;
     let folder = oxiline::models::resolve(&args.model)?;

@@ -45,6 +45,8 @@ pub struct CaptionOutput {
     writer: CaptionWriter<Target>,
     /// Final and temporary name.
     names: Option<(PathBuf, PathBuf)>,
+    /// What messages call it.
+    place: String,
 }
 
 impl CaptionOutput {
@@ -55,9 +57,31 @@ impl CaptionOutput {
     pub fn open(to: &str, format: Format, max_line: Option<usize>) -> Result<Self> {
         if to == "-" {
             let writer = CaptionWriter::new(Target::Stdout(io::stdout()), format, max_line);
-            return Ok(Self { writer, names: None });
+            return Ok(Self { writer, names: None, place: "standard output".into() });
         }
-        let path = PathBuf::from(to);
+        let mut path = PathBuf::from(to);
+        if path.is_symlink() {
+            // The file a link leads to is replaced, not the link.
+            path = path.canonicalize().unwrap_or(path);
+        }
+        let there = std::fs::metadata(&path).ok();
+        if there.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir()) {
+            // A device or pipe is written itself: renaming would put a file in its place.
+            let file = File::options().write(true).open(&path).map_err(|e| {
+                Error::msg(format_args!("captions cannot be written to `{to}`: {e}; is it the right place?"))
+            })?;
+            let writer = CaptionWriter::new(Target::File(BufWriter::new(file)), format, max_line);
+            return Ok(Self { writer, names: None, place: format!("`{to}`") });
+        }
+        if there.is_some()
+            && let Ok(mut old) = File::open(&path)
+            && crate::sniff::sniff(&mut old, to).is_ok()
+        {
+            return Err(Error::msg(format_args!(
+                "captions cannot be written to `{to}`: it is an audio or video file, which they would replace; \
+                 give the captions another name"
+            )));
+        }
         if path.is_dir() || path.file_name().is_none() {
             return Err(Error::msg(format_args!(
                 "captions cannot be written to `{to}`: it is a directory; name a file"
@@ -77,7 +101,7 @@ impl CaptionOutput {
             Error::msg(format_args!("captions cannot be written to `{to}`: {e}; {advice}"))
         })?;
         let writer = CaptionWriter::new(Target::File(BufWriter::new(file)), format, max_line);
-        Ok(Self { writer, names: Some((path, partial)) })
+        Ok(Self { writer, names: Some((path, partial)), place: format!("`{to}`") })
     }
 
     /// The media ends here: no later time is written.
@@ -146,7 +170,7 @@ impl CaptionOutput {
         match (result, &self.names) {
             (Ok(()), _) => Ok(Written::Yes),
             (Err(e), None) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Written::ReaderGone),
-            (Err(e), None) => Err(Error::msg(format_args!("captions cannot be written to standard output: {e}"))),
+            (Err(e), None) => Err(Error::msg(format_args!("captions cannot be written to {}: {e}", self.place))),
             (Err(e), Some((_, partial))) => Err(full(partial, &e)),
         }
     }
@@ -222,6 +246,37 @@ mod tests {
         assert!(error.to_string().contains("is a directory"), "{error}");
     }
 
+    #[test]
+    fn a_recording_is_not_replaced_by_its_captions() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("talk.wav");
+        let wav = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\0\x7d\0\0\x02\0\x10\0data\0\0\0\0";
+        std::fs::write(&to, wav).unwrap();
+        let Err(error) = CaptionOutput::open(to.to_str().unwrap(), Format::Srt, None) else { panic!() };
+        assert!(error.to_string().contains("another name"), "{error}");
+        assert_eq!(std::fs::read(&to).unwrap(), wav);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_are_written_and_links_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut out = CaptionOutput::open("/dev/null", Format::Text, None).unwrap();
+        out.push(&said("hello")).unwrap();
+        out.complete(None).unwrap();
+        assert!(!std::fs::metadata("/dev/null").unwrap().is_file(), "the device is still one");
+
+        let (real, link) = (dir.path().join("real.txt"), dir.path().join("link.txt"));
+        std::fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let mut out = CaptionOutput::open(link.to_str().unwrap(), Format::Text, None).unwrap();
+        out.push(&said("hello")).unwrap();
+        out.complete(None).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&real).unwrap(), "hello\n");
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_disk_is_one_sentence() {
@@ -229,6 +284,7 @@ mod tests {
         let mut output = CaptionOutput {
             writer: CaptionWriter::new(Target::File(BufWriter::new(out)), Format::Text, None),
             names: Some(("x".into(), "x.partial".into())),
+            place: "`x`".into(),
         };
         let error = output.push(&said("hello")).unwrap_err().to_string();
         assert!(error.contains("x.partial") && error.contains("free some space"), "{error}");
