@@ -75,6 +75,13 @@ fn several_files_go_to_a_folder() {
     write_wav(&b, &clip("en_b"));
     stdout(&run(["transcribe", path(&a), path(&b), "--model", &model(), "--format", "srt", "-o", path(&out)]));
     assert!(out.join("a.srt").is_file() && out.join("b.srt").is_file());
+    let together = dir.path().join("together");
+    let args = ["--model", &model(), "--format", "srt", "-o", path(&together), "--jobs", "2"];
+    stdout(&run(["transcribe", path(&a), path(&b)].iter().chain(&args)));
+    for name in ["a.srt", "b.srt"] {
+        let read = |folder: &Path| std::fs::read_to_string(folder.join(name)).expect("captions");
+        assert_eq!(read(&out), read(&together), "{name} does not depend on what runs beside it");
+    }
 }
 
 #[test]
@@ -102,6 +109,24 @@ fn silence_gives_no_text() {
     let dir = tempfile::tempdir().expect("folder");
     let wav = dir.path().join("silence.wav");
     write_wav(&wav, &vec![0.0; 16_000 * 40]);
+    assert_eq!(stdout(&run(["transcribe", path(&wav), "--model", &model()])).trim(), "");
+}
+
+#[test]
+fn noise_and_tones_give_no_text() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("noise.wav");
+    let mut state = 1u32;
+    let noise = std::iter::from_fn(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        Some((f64::from(state) / f64::from(u32::MAX) - 0.5) as f32 * 0.1)
+    });
+    let chord = (0..16_000 * 20).map(|i| {
+        let t = i as f32 / 16_000.0;
+        [220.0, 277.2, 329.6].iter().map(|f: &f32| (f * t * std::f32::consts::TAU).sin() * 0.1).sum()
+    });
+    let samples: Vec<f32> = noise.take(16_000 * 20).chain(chord).collect();
+    write_wav(&wav, &samples);
     assert_eq!(stdout(&run(["transcribe", path(&wav), "--model", &model()])).trim(), "");
 }
 

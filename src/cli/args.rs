@@ -49,7 +49,7 @@ pub enum Stats {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Transcribe speech in audio or video files to text or captions
-    Transcribe(Transcribe),
+    Transcribe(Box<Transcribe>),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -96,6 +96,9 @@ pub struct Transcribe {
     /// Output file, or a directory when there are several inputs ("-": standard output)
     #[arg(long, short, value_name = "OUT", default_value = "-")]
     pub output: String,
+    /// So many files at once, on one loaded model, when they are written to a folder
+    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    pub jobs: usize,
     /// Longest caption line, characters (srt, vtt, lrc)
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub max_line: u32,

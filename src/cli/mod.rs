@@ -64,7 +64,7 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
     }
     oxiline::models::set_defaults(common.cache_dir.as_deref(), common.offline);
     match cli.verb {
-        Verb::Transcribe(args) => transcribe::run(args, &common),
+        Verb::Transcribe(args) => transcribe::run(*args, &common),
         Verb::Run(args) => run::run(args, &common),
         Verb::Graph(args) => graph::run(args),
         Verb::Schema(args) => graph::schema(args),

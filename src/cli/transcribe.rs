@@ -25,20 +25,29 @@ pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
     }
     let registry = oxiline::registry();
     let to_terminal = std::io::stdout().is_terminal() && jobs.iter().any(|job| job.output == "-");
-    // One graph after the other, so that outputs do not mix; the model stays loaded in between.
+    // Standard output takes one file at a time, so that texts do not mix.
+    let together = if args.output == "-" { 1 } else { args.jobs.max(1) };
     let mut worst = Outcome::Done;
-    for job in &jobs {
-        let plan = plan(&registry, &args, &folder, job)?;
-        if jobs.len() > 1 && job.output == "-" && args.format.is_none_or(|f| f == Format::Text) {
-            print(format_args!("==> {} <==", job.input))?;
+    for some in jobs.chunks(together) {
+        let mut plans = Vec::new();
+        for job in some {
+            if jobs.len() > 1 && job.output == "-" && job.format == Format::Text {
+                print(format_args!("==> {} <==", job.input))?;
+            }
+            let mut plan = plan(&registry, &args, &folder, job)?;
+            if some.len() > 1 {
+                plan.name = job.input.as_str().into();
+            }
+            plans.push(plan);
         }
         let session = Session::new(common, !to_terminal, |node| node == "asr");
-        match session.run(vec![plan], false)? {
+        match session.run(plans, false)? {
             Outcome::Done => {}
             Outcome::Stopped => return Ok(Outcome::Stopped),
             Outcome::Failed => {
-                if jobs.len() > 1 {
-                    say(format_args!("oxiline: `{}` failed; going on with the next file", job.input));
+                if jobs.len() > together {
+                    let names: Vec<&str> = some.iter().map(|job| job.input.as_str()).collect();
+                    say(format_args!("oxiline: `{}` failed; going on with the other files", names.join("`, `")));
                 }
                 worst = Outcome::Failed;
             }
