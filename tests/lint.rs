@@ -74,7 +74,7 @@ fn registries_are_asked_by_their_own_clients() {
         ("pypi", ".org"),
         ("python", "hosted.org"),
         ("npm", "js.org"),
-        ("static.", "crates.io"),
+        ("static.", concat!("crates", ".io")),
         ("conda", ".org"),
     ]);
     let found = lines_with(&hosts, |_| true);

@@ -17,6 +17,9 @@ pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
         print(oxiline::graphs::TRANSCRIBE)?;
         return Ok(Outcome::Done);
     }
+    if let Some(language) = args.language.as_deref().filter(|language| *language != "auto") {
+        oxiline::speech::whisper::language::code(language)?;
+    }
     let jobs = jobs(&args)?;
     let folder = models::fetch(&args.model, common)?;
     if args.download_only {

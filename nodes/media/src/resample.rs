@@ -17,13 +17,13 @@ pub const MAX_RATE: u32 = 6_144_000;
 pub const MIN_RATE: u32 = 100;
 
 /// Zero crossings of the sinc on each side of its centre, at the lower of the two rates.
-const CROSSINGS: f64 = 84.0;
-/// Kaiser window parameter: side lobes 128 dB down.
-const BETA: f64 = 13.2;
-/// Where the filter is 6 dB down, of the lower Nyquist frequency. The transition is
-/// `(A - 8) / (2.285 pi CROSSINGS)` = 0.1 wide on both sides together, so that 0.9 passes
-/// unchanged and everything that would alias is gone from 1.0 on.
-const CUTOFF: f64 = 0.95;
+const CROSSINGS: f64 = 120.0;
+/// Kaiser window parameter: side lobes 168 dB down.
+const BETA: f64 = 17.6;
+/// Where the filter is 6 dB down, of the lower Nyquist frequency. What is left unchanged ends at
+/// 0.91 and everything that would alias is gone from 1.0 on: the transition of the reference
+/// (soxr, very high quality), so that noise near the Nyquist frequency agrees with it too.
+const CUTOFF: f64 = 0.9558;
 /// Filter banks larger than this many coefficients are interpolated from a finer one instead.
 const TABLE_LIMIT: usize = 1 << 21;
 /// Phases of the interpolated bank. Linear interpolation of a band-limited kernel at 1/2048 of a

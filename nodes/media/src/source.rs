@@ -68,9 +68,46 @@ fn spool(from: &mut dyn Read, name: &str, limit: u64) -> Result<Source> {
         )));
     }
     file.flush()
+        .and_then(|()| complete_wav(&mut file, copied))
         .and_then(|()| file.seek(SeekFrom::Start(0)))
         .map_err(|e| Error::msg(format_args!("{name} cannot be copied to a temporary file: {e}")))?;
     Ok(Source { file, name: name.to_string() })
+}
+
+/// Puts the real sizes into a WAV that was written to a pipe. Its writer could not go back to the
+/// header and left a placeholder: 0, or about 2 or 4 GiB. Other sizes are left as they are.
+fn complete_wav(file: &mut File, len: u64) -> std::io::Result<()> {
+    let mut head = [0; 12];
+    file.seek(SeekFrom::Start(0))?;
+    if len < 12 || file.read_exact(&mut head).is_err() || &head[..4] != b"RIFF" || &head[8..] != b"WAVE" {
+        return Ok(());
+    }
+    let mut at = 12u64;
+    // The data chunk comes after a few small ones; a file of nothing but chunks is not one of ours.
+    for _ in 0..64 {
+        let mut chunk = [0; 8];
+        file.seek(SeekFrom::Start(at))?;
+        if file.read_exact(&mut chunk).is_err() {
+            return Ok(());
+        }
+        let size = u32::from_le_bytes([chunk[4], chunk[5], chunk[6], chunk[7]]);
+        let body = at + 8;
+        if &chunk[..4] == b"data" {
+            let there = len.saturating_sub(body);
+            if (size == 0 || size >= 0x7fff_0000)
+                && there != u64::from(size)
+                && let (Ok(data), Ok(riff)) = (u32::try_from(there), u32::try_from(len - 8))
+            {
+                file.seek(SeekFrom::Start(at + 4))?;
+                file.write_all(&data.to_le_bytes())?;
+                file.seek(SeekFrom::Start(4))?;
+                file.write_all(&riff.to_le_bytes())?;
+            }
+            return Ok(());
+        }
+        at = body + u64::from(size) + u64::from(size % 2);
+    }
+    Ok(())
 }
 
 /// The path a URI names.
@@ -127,6 +164,28 @@ mod tests {
         assert_eq!(path_of("file:rel.wav").unwrap(), PathBuf::from("rel.wav"));
         assert!(path_of("file://server/x").is_err());
         assert!(path_of("https://example.org/a.mp3").unwrap_err().to_string().contains("download it first"));
+    }
+
+    #[test]
+    fn a_piped_wav_gets_its_real_sizes() {
+        let wav = |riff: u32, data: u32| {
+            let mut bytes = b"RIFF".to_vec();
+            bytes.extend(riff.to_le_bytes());
+            bytes.extend(b"WAVEfmt \x04\0\0\0abcddata");
+            bytes.extend(data.to_le_bytes());
+            bytes.extend([7; 10]);
+            bytes
+        };
+        let spooled = |bytes: Vec<u8>| {
+            let mut found = Vec::new();
+            spool(&mut &bytes[..], "pipe", 1000).unwrap().file.read_to_end(&mut found).unwrap();
+            found
+        };
+        for placeholder in [0, 0x7fff_f000, u32::MAX] {
+            assert_eq!(spooled(wav(placeholder, placeholder)), wav(34, 10));
+        }
+        // A size that is no placeholder is the writer's word.
+        assert_eq!(spooled(wav(34, 500)), wav(34, 500));
     }
 
     #[test]
