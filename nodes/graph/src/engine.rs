@@ -406,34 +406,25 @@ impl Engine {
             Item::Data(..) => st.nodes[me].items_out += 1,
             _ => {}
         }
+        let mut full = Vec::new();
         let mut rest = Some(item);
         for (n, &l) in links.iter().enumerate() {
             let last = n + 1 == links.len();
-            let Some(mut one) = (if last { rest.take() } else { rest.clone() }) else { break };
-            loop {
-                match st.links[l].push(one) {
-                    Push::Done => {
-                        st.arrived(l);
-                        break;
-                    }
-                    Push::Full(back) => {
-                        one = back;
-                        let since = Instant::now();
-                        let at = one.time().unwrap_or(Nanos::MIN);
-                        st = st.suspend(me, Status::Waiting, Want::Output(Some(l), at), None);
-                        let counts = st.links[l].counts_mut();
-                        counts.blocked += 1;
-                        counts.blocked_ns += u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                        self.check_emit(me, &one)?;
-                    }
-                    Push::Overflow => {
-                        return Err(Error::msg(format_args!(
-                            "edge `{}` is full ({}) and its policy is `fail`; raise `cap` or choose another `full`",
-                            self.edges[l].name,
-                            st.links[l].depth()
-                        )));
-                    }
-                }
+            let Some(one) = (if last { rest.take() } else { rest.clone() }) else { break };
+            self.offer(&mut st, l, one, &mut full)?;
+        }
+        // A full branch keeps its item from no sibling: a join downstream may need the sibling's
+        // before it can make room on the full one.
+        while let Some((l, one)) = full.first() {
+            let (l, at) = (*l, one.time().unwrap_or(Nanos::MIN));
+            let since = Instant::now();
+            st = st.suspend(me, Status::Waiting, Want::Output(Some(l), at), None);
+            let counts = st.links[l].counts_mut();
+            counts.blocked += 1;
+            counts.blocked_ns += u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            for (l, one) in std::mem::take(&mut full) {
+                self.check_emit(me, &one)?;
+                self.offer(&mut st, l, one, &mut full)?;
             }
         }
         let closed = |ports: &[Vec<usize>]| ports.iter().flatten().all(|&l| st.links[l].is_closed());
@@ -441,6 +432,22 @@ impl Engine {
             // Nobody listens any more: the node ends as if its work were done.
             st.nodes[me].pipe_broken = true;
             return Err(Error::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Puts an item on a link, or gives it back through `full` when there is no room.
+    fn offer(&self, st: &mut Locked<'_>, l: usize, item: Item, full: &mut Vec<(usize, Item)>) -> Result<()> {
+        match st.links[l].push(item) {
+            Push::Done => st.arrived(l),
+            Push::Full(back) => full.push((l, back)),
+            Push::Overflow => {
+                return Err(Error::msg(format_args!(
+                    "edge `{}` is full ({}) and its policy is `fail`; raise `cap` or choose another `full`",
+                    self.edges[l].name,
+                    st.links[l].depth()
+                )));
+            }
         }
         Ok(())
     }

@@ -60,11 +60,12 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Something was taken from link `l`.
+    /// Something was taken from link `l`. Its sender may wait for this link or for a sibling; it
+    /// tries all that still lack its item.
     pub(super) fn room(&mut self, l: usize) {
         let node = self.engine.edges[l].from.0;
         let state = &self.nodes[node];
-        if state.status == Status::Waiting && matches!(state.want, Want::Output(Some(w), _) if w == l) {
+        if state.status == Status::Waiting && matches!(state.want, Want::Output(Some(_), _)) {
             self.ready(node);
             self.schedule();
         }
