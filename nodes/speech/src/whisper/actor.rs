@@ -131,7 +131,15 @@ impl Model for WhisperModel {
             load.check()
         })?;
         let features = Features::new(whisper.config.mel_bins);
-        Ok(Self { config: Arc::new(whisper.config.clone()), whisper, codec, features })
+        let mut config = whisper.config.clone();
+        // A request always names its task. Checkpoints whose files force none loop on real speech
+        // when the prompt of a detected language leaves it out.
+        if let Some(transcribe) = config.ids.transcribe.filter(|_| config.multilingual)
+            && !config.forced.iter().any(|(_, id)| *id == Some(transcribe))
+        {
+            config.forced.push((2, Some(transcribe)));
+        }
+        Ok(Self { config: Arc::new(config), whisper, codec, features })
     }
 
     fn open(&mut self, (): ()) -> Result<WhisperSession> {
