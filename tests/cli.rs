@@ -104,6 +104,23 @@ fn statistics_end_with_times_and_memory() {
     }
 }
 
+/// A prompt without a task made whisper-base repeat one word for ever.
+#[test]
+fn a_detected_language_decodes_like_the_same_language_given() {
+    let dir = tempfile::tempdir().expect("folder");
+    let wav = dir.path().join("clip.wav");
+    write_wav(&wav, &clip("en_a"));
+    // Of the layout whose files force no task.
+    let model = speech("whisper_v3");
+    let transcript = |language: &[&str]| -> Value {
+        let args = ["transcribe", path(&wav), "--model", path(&model), "--format", "json", "--keep-all"];
+        serde_json::from_str(&stdout(&run(args.iter().chain(language)))).expect("JSON")
+    };
+    let detected = transcript(&[]);
+    let code = detected["language"].as_str().expect("a language");
+    assert_eq!(detected["segments"], transcript(&["--language", code])["segments"]);
+}
+
 #[test]
 fn silence_gives_no_text() {
     let dir = tempfile::tempdir().expect("folder");
