@@ -24,6 +24,7 @@ pub mod matrix;
 pub mod ops;
 pub mod pool;
 mod q8;
+pub mod quant;
 mod tile;
 
 pub use backend::{Backend, Op, Weight};
@@ -31,3 +32,4 @@ pub use gemm::Epilogue;
 pub use isa::Isa;
 pub use matrix::{Matrix, Storage};
 pub use pool::Pool;
+pub use quant::BlockType;

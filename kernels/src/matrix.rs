@@ -8,6 +8,7 @@ use crate::isa::Isa;
 use crate::lanes::{BF16, Elem, F16, N};
 use crate::pool::{Parts, Pool};
 use crate::q8::{Q8, Rows};
+use crate::quant::BlockType;
 
 /// How a matrix keeps its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,6 +92,18 @@ impl Matrix {
             return Self { out_dim, in_dim, data };
         }
         Self::from_values(out_dim, in_dim, |i| BF16(bits[i]).to_f32(), storage)
+    }
+
+    /// From row-major quantised blocks as GGUF files hold them, `in_dim / block` blocks a row.
+    ///
+    /// # Panics
+    /// When a row isn't whole blocks or `blocks` is not as long as `out_dim` rows.
+    pub fn from_blocks(out_dim: usize, in_dim: usize, kind: BlockType, blocks: &[u8]) -> Self {
+        let row = kind.row_bytes(in_dim).unwrap_or_else(|| panic!("rows of {in_dim} in blocks of {}", kind.block()));
+        assert_eq!(blocks.len(), out_dim * row, "a matrix [{out_dim}, {in_dim}] of {}", kind.name());
+        let mut values = vec![0.0; out_dim * in_dim];
+        kind.dequantize(blocks, &mut values);
+        Self::from_f32(out_dim, in_dim, &values, Storage::F32)
     }
 
     /// From any source of row-major values (`value(row * in_dim + column)`), asked once for each in

@@ -46,6 +46,40 @@ pub struct TensorInfo {
     pub bytes: usize,
 }
 
+/// How a matrix is kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// In the format of the file: halves, quantised blocks, MLX groups.
+    Stored,
+    /// Dequantised where the file is quantised, then as this.
+    As(Storage),
+}
+
+/// A linear layer's weight asked of a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixRequest<'a> {
+    /// The tensor. For MLX the name with `.weight`, scales and biases are found beside it.
+    pub name: &'a str,
+    /// Rows of the result.
+    pub out_dim: usize,
+    /// Columns.
+    pub in_dim: usize,
+    /// For a tensor of stacked matrices `[count, rows, in]`: which one, of how many.
+    pub part: Option<(usize, usize)>,
+    /// The first row of the result inside the matrix `[rows, in]`, when it has more than `out_dim`
+    /// (fused projections); rows in all.
+    pub rows: Option<(usize, usize)>,
+    /// Row `i` of the result is row `order[i]` of what the above describe (undoing a conversion's permutation).
+    pub order: Option<&'a [u32]>,
+}
+
+impl<'a> MatrixRequest<'a> {
+    /// The whole tensor `[out_dim, in_dim]`.
+    pub fn whole(name: &'a str, out_dim: usize, in_dim: usize) -> Self {
+        Self { name, out_dim, in_dim, part: None, rows: None, order: None }
+    }
+}
+
 /// An open checkpoint: tensors by name.
 pub struct Checkpoint {
     /// Folder of the checkpoint, where its configurations are.
@@ -252,6 +286,38 @@ impl Checkpoint {
             Dtype::BF16 => Matrix::from_bf16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
             _ => Matrix::from_f32(out_dim, in_dim, &self.f32(name)?, storage),
         })
+    }
+
+    /// A linear layer's weight out of whatever format the file has.
+    ///
+    /// # Errors
+    /// There is no such tensor, its shape differs, or its elements aren't floats.
+    pub fn load_matrix(&self, request: &MatrixRequest<'_>, keep: Keep) -> Result<Matrix> {
+        let MatrixRequest { name, out_dim, in_dim, part, rows, order } = *request;
+        let (index, count) = part.unwrap_or((0, 1));
+        let (first, all) = rows.unwrap_or((0, out_dim));
+        let e = self.entry(name)?;
+        if e.shape.iter().product::<usize>() != count * all * in_dim || index >= count || first + out_dim > all {
+            return Err(self.wrong_shape(name, e, &[count, all, in_dim]));
+        }
+        let values = self.f32(name)?;
+        let start = (index * all + first) * in_dim;
+        let at = |i: usize| match order {
+            Some(order) => start + order[i / in_dim] as usize * in_dim + i % in_dim,
+            None => start + i,
+        };
+        let storage = match (keep, e.dtype) {
+            (Keep::As(storage), _) => storage,
+            (Keep::Stored, Dtype::F16) => Storage::F16,
+            (Keep::Stored, Dtype::BF16) => Storage::BF16,
+            (Keep::Stored, _) => Storage::F32,
+        };
+        Ok(Matrix::from_values(out_dim, in_dim, |i| values[at(i)], storage))
+    }
+
+    /// The metadata, when this is a GGUF file.
+    pub fn gguf(&self) -> Option<&crate::gguf::Metadata> {
+        None
     }
 
     /// Fails unless tensor `name` has this shape.

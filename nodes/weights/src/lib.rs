@@ -8,13 +8,14 @@ mod blob;
 mod checkpoint;
 mod dtype;
 mod error;
+pub mod gguf;
 pub mod hub;
 mod safetensors;
 mod tokenizer;
 mod torch;
 
 pub use blob::Mode;
-pub use checkpoint::{Checkpoint, TensorInfo};
+pub use checkpoint::{Checkpoint, Keep, MatrixRequest, TensorInfo};
 pub use dtype::Dtype;
 pub use error::{Error, ErrorKind, Result};
 pub use tokenizer::{DecodeStream, Tokenizer};

@@ -1,0 +1,1 @@
+//! Conversations as prompts: the checkpoint's own Jinja template, tool calls, thinking.

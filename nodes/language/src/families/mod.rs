@@ -1,0 +1,1 @@
+//! The families, each a short file: from a checkpoint's configuration to a [`crate::decoder::Spec`].
