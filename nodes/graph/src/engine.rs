@@ -50,6 +50,10 @@ pub(crate) struct NodeInfo {
     pub stop_seen: AtomicBool,
     /// There are new values for its settable options.
     pub settings: AtomicBool,
+    /// Nodes that are restarted with it.
+    pub companions: Vec<usize>,
+    /// A companion failed: it is to be made again.
+    pub renew: AtomicBool,
 }
 
 /// What does not change about an edge.
@@ -301,7 +305,7 @@ impl Engine {
     pub fn check(&self, me: usize) -> Result<()> {
         let info = &self.nodes[me];
         let ending = info.source && self.stopping.load(SeqCst) && !info.stop_seen.load(SeqCst);
-        if ending || self.cancelled.load(SeqCst) || self.scope_cancelled(me) {
+        if ending || self.cancelled.load(SeqCst) || info.renew.load(SeqCst) || self.scope_cancelled(me) {
             return Err(Error::Cancelled);
         }
         Ok(())
