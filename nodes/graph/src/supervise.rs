@@ -185,7 +185,11 @@ fn pause(restart: &Restart, nth: usize) -> Span {
 fn again(engine: &Arc<Engine>, me: usize, worker: &mut Worker, pause: Span, why: &str) -> Ran {
     let io = Io { engine: engine.clone(), me };
     io.note(format!("{why}; restarted"));
-    engine.lock().nodes[me].restarts += 1;
+    {
+        let mut st = engine.lock();
+        st.nodes[me].restarts += 1;
+        st.nodes[me].serving = None;
+    }
     worker.node = Box::new(Gone);
     let (make, slot) = (worker.make.clone(), worker.slot.clone());
     let node = &mut worker.node;
