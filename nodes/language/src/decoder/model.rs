@@ -92,7 +92,15 @@ impl Decoder {
     /// # Errors
     /// As [`CausalLm::forward`].
     pub fn forward_observed(&self, batch: &mut [Span<'_, State>], observer: &mut dyn Observer) -> Result<()> {
-        self.run(batch, Some(observer))
+        self.run(Pool::global(), batch, Some(observer))
+    }
+
+    /// Like [`CausalLm::forward`], on another pool of threads.
+    ///
+    /// # Errors
+    /// As [`CausalLm::forward`].
+    pub fn forward_on(&self, pool: &Pool, batch: &mut [Span<'_, State>]) -> Result<()> {
+        self.run(pool, batch, None)
     }
 
     fn check(&self, batch: &[Span<'_, State>]) -> Result<()> {
@@ -108,7 +116,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn run(&self, batch: &mut [Span<'_, State>], mut observer: Option<&mut dyn Observer>) -> Result<()> {
+    fn run(&self, pool: &Pool, batch: &mut [Span<'_, State>], mut observer: Option<&mut dyn Observer>) -> Result<()> {
         self.check(batch)?;
         for span in batch.iter_mut() {
             span.logits.clear();
@@ -124,14 +132,14 @@ impl Decoder {
                 pieces.push(Piece { span: i, from, to, start: batch[i].state.len + from });
                 (rows, from) = (rows + to - from, to);
                 if rows == ROWS {
-                    self.pass(batch, &pieces, &mut observer);
+                    self.pass(pool, batch, &pieces, &mut observer);
                     pieces.clear();
                     rows = 0;
                 }
             }
         }
         if rows > 0 {
-            self.pass(batch, &pieces, &mut observer);
+            self.pass(pool, batch, &pieces, &mut observer);
         }
         for span in batch {
             span.state.len += span.tokens.len();
@@ -140,8 +148,14 @@ impl Decoder {
     }
 
     /// One pass over the rows of `pieces`.
-    fn pass(&self, batch: &mut [Span<'_, State>], pieces: &[Piece], observer: &mut Option<&mut dyn Observer>) {
-        let (pool, hidden) = (Pool::global(), self.spec.hidden);
+    fn pass(
+        &self,
+        pool: &Pool,
+        batch: &mut [Span<'_, State>],
+        pieces: &[Piece],
+        observer: &mut Option<&mut dyn Observer>,
+    ) {
+        let hidden = self.spec.hidden;
         // (piece, position) of every row, and the rows whose results are wanted.
         let mut rows = Vec::new();
         let mut wanted = Vec::new();
@@ -401,7 +415,7 @@ impl CausalLm for Decoder {
     }
 
     fn forward(&self, batch: &mut [Span<'_, State>]) -> Result<()> {
-        self.run(batch, None)
+        self.run(Pool::global(), batch, None)
     }
 
     fn memory(&self) -> u64 {
