@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, Wait};
 use crate::error::{Error, Result};
+use crate::histogram::Histogram;
 use crate::item::{EosReason, Header, Item, Mark};
 use crate::link::{Link, Push};
 use crate::node::Declared;
@@ -25,6 +26,7 @@ use crate::payload::PortType;
 use crate::plan::Full;
 use crate::time::Nanos;
 
+mod control;
 mod schedule;
 
 /// What does not change about a node while it runs, and what is read without the lock.
@@ -47,6 +49,12 @@ pub(crate) struct NodeInfo {
     pub epoch: AtomicU32,
     /// It has asked whether the graph is stopping and was told so.
     pub stop_seen: AtomicBool,
+    /// There are new values for its settable options.
+    pub settings: AtomicBool,
+    /// Nodes that are restarted with it.
+    pub companions: Vec<usize>,
+    /// A companion failed: it is to be made again.
+    pub renew: AtomicBool,
 }
 
 /// What does not change about an edge.
@@ -81,6 +89,8 @@ pub(crate) enum Want {
     /// An item, or to be told that none can come before time moves.
     Poll(Option<usize>),
     Model,
+    /// That its scope goes on.
+    Resume,
 }
 
 /// How a node ended.
@@ -130,6 +140,14 @@ pub(crate) struct NodeState {
     pub end: Option<NodeEnd>,
     /// When a running node last did anything, and the count it had (watchdog).
     pub watch: (u64, Option<Instant>),
+    /// New values of settable options, the newest of each.
+    pub settings: BTreeMap<&'static str, serde_json::Value>,
+    /// Scopes that this node has paused.
+    pub pausing: Vec<usize>,
+    /// Real time from taking an item to asking for the next one, and the item being worked on
+    /// (statistics).
+    pub service: Option<Histogram>,
+    pub serving: Option<(Instant, u64)>,
 }
 
 impl NodeState {
@@ -159,6 +177,10 @@ impl NodeState {
             tell: false,
             end: None,
             watch: (0, None),
+            settings: BTreeMap::new(),
+            pausing: Vec::new(),
+            service: None,
+            serving: None,
         }
     }
 }
@@ -185,6 +207,8 @@ pub(crate) struct Engine {
     pub nodes: Vec<NodeInfo>,
     pub edges: Vec<EdgeInfo>,
     pub scopes: Vec<(Arc<str>, AtomicU32)>,
+    /// Is the scope paused?
+    pub paused: Vec<AtomicBool>,
     pub clock: Box<dyn Clock>,
     pub lockstep: bool,
     pub slots: usize,
@@ -288,7 +312,7 @@ impl Engine {
     pub fn check(&self, me: usize) -> Result<()> {
         let info = &self.nodes[me];
         let ending = info.source && self.stopping.load(SeqCst) && !info.stop_seen.load(SeqCst);
-        if ending || self.cancelled.load(SeqCst) || self.scope_cancelled(me) {
+        if ending || self.cancelled.load(SeqCst) || info.renew.load(SeqCst) || self.scope_cancelled(me) {
             return Err(Error::Cancelled);
         }
         Ok(())
@@ -301,7 +325,15 @@ impl Engine {
         let mut st = self.lock();
         let mut granted = !self.lockstep;
         let mut polled = false;
+        if self.stats
+            && let Some((since, seq)) = st.nodes[me].serving.take()
+        {
+            let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            st.nodes[me].service.get_or_insert_default().add(nanos, seq);
+        }
         loop {
+            self.check(me)?;
+            st = self.hold(st, me);
             self.check(me)?;
             for &l in order {
                 if st.links[l].settle(self.epoch(self.edges[l].scope)) {
@@ -333,9 +365,8 @@ impl Engine {
                         st.nodes[me].last = Some(*header);
                         st.nodes[me].items_in += 1;
                         if self.stats {
-                            let age = self.clock.now().saturating_sub(header.born);
-                            let counts = st.links[l].counts_mut();
-                            counts.max_age = counts.max_age.max(age);
+                            st.nodes[me].serving = Some((Instant::now(), header.seq));
+                            st.links[l].measure(self.clock.now().saturating_sub(header.born), header.seq);
                         }
                     }
                     st.room(l);
@@ -391,6 +422,8 @@ impl Engine {
             self.sleep_until(me, header.pts)?;
         }
         let mut st = self.lock();
+        self.check_emit(me, &item)?;
+        st = self.hold(st, me);
         self.check_emit(me, &item)?;
         self.stamp(&mut st, me, port, &mut item);
         if self.lockstep {
@@ -534,6 +567,7 @@ impl Engine {
     pub fn cancel_scope(&self, scope: usize) {
         let mut st = self.lock();
         self.scopes[scope].1.fetch_add(1, SeqCst);
+        self.paused[scope].store(false, SeqCst);
         for (n, info) in self.nodes.iter().enumerate() {
             if info.scope == Some(scope) {
                 st.ready(n);

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 pub use crate::io::{Incoming, Input, Io, Output, Prepare, Timed};
 use crate::model::{ModelRef, Protocol};
 use crate::payload::PortType;
+use crate::plan::Class;
 use crate::time::Span;
 
 /// One stage of a graph: an ordinary loop over typed inputs and outputs.
@@ -70,19 +71,28 @@ pub struct Declared {
     pub fixed_caps: bool,
     /// Its default for `on_item_error` is `skip`.
     pub skips_item_errors: bool,
+    /// It looks at [`Io::paused`] itself and is not kept at its next item.
+    pub handles_pause: bool,
+    /// Options that can be set while it runs.
+    pub settable: Vec<&'static str>,
 }
 
 /// Collects what a node declares about itself in [`Node::new`].
 pub struct Setup {
     name: Arc<str>,
     model: Option<Arc<crate::model::ModelSlot>>,
+    class: Option<Class>,
     declared: Declared,
 }
 
 impl Setup {
     /// For the loader: a setup for the node `name`, whose `model` key names `model`.
     pub fn new(name: Arc<str>, model: Option<Arc<crate::model::ModelSlot>>) -> Self {
-        Self { name, model, declared: Declared::default() }
+        Self { name, model, class: None, declared: Declared::default() }
+    }
+    /// For the loader: sessions the node opens are of this class, whatever its model says.
+    pub fn set_class(&mut self, class: Option<Class>) {
+        self.class = class;
     }
     /// For the loader: what was declared.
     pub fn into_declared(self) -> Declared {
@@ -119,7 +129,7 @@ impl Setup {
                 P::NAME
             )));
         };
-        ModelRef::from_slot(slot.clone(), &self.name)
+        ModelRef::from_slot(slot.clone(), &self.name, self.class)
     }
     /// A file this node will write ("-" is standard output): two writers of one file are an error.
     pub fn writes(&mut self, path: PathBuf) {
@@ -146,6 +156,15 @@ impl Setup {
     /// The node cannot follow a change of audio form: a converter goes in front.
     pub fn fixed_caps(&mut self) {
         self.declared.fixed_caps = true;
+    }
+    /// The node looks at [`Io::paused`] itself: a loudspeaker fades out and plays silence, where other
+    /// members of a paused scope just stop at their next item.
+    pub fn handles_pause(&mut self) {
+        self.declared.handles_pause = true;
+    }
+    /// An option that can be set while the node runs: it asks [`Io::settings`] before every item.
+    pub fn settable(&mut self, option: &'static str) {
+        self.declared.settable.push(option);
     }
     /// Without `on_item_error` in the graph file, a failed item is a counted gap.
     pub fn skips_item_errors(&mut self) {
