@@ -30,6 +30,7 @@ pub use oxiline_graph as graph;
 pub use oxiline_graph::protocol::speech::{Segment, Task, TranscribeOptions, TranscribeStats, Word};
 pub use oxiline_graph::{Error, Result};
 pub use oxiline_kernels as kernels;
+pub use oxiline_language as language;
 #[cfg(feature = "media")]
 pub use oxiline_media as media;
 pub use oxiline_speech as speech;
