@@ -71,6 +71,7 @@ fn depth_ends() {
         deep("{{ raise_exception('end') }}"),
     ] {
         let from = std::time::Instant::now();
+        eprintln!("-> {source:.200}");
         let message = error(&source);
         eprintln!("{:5} ms {source:.60}: {message}", from.elapsed().as_millis());
         assert!(message.len() < 400 && !message.contains('\n'), "{message}");
