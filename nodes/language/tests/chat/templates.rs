@@ -67,7 +67,7 @@ fn printed_as_python_prints() {
         ("{{ {'b': 1, 'a': [2]} | tojson(indent=1, sort_keys=true) }}", "{\n \"a\": [\n  2\n ],\n \"b\": 1\n}"),
         ("{{ {'a': [1]} | tojson(separators=(',', ':')) }}", r#"{"a":[1]}"#),
         ("{{ messages[0].b }}", "[1, -2.5, 1e+16, 1e-05, 100000.0, True, None, {}, []]"),
-        ("{{ messages[0].b ~ '' }}|{{ true ~ none }}", "[1, -2.5, 1e+16, 1e-05, 100000.0, True, None, {}, []]|TrueNone"),
+        ("{{ [1, -2.5, true] ~ '' }}|{{ true ~ none }}|{{ (1, 'a') }}", "[1, -2.5, True]|TrueNone|(1, 'a')"),
         ("{{ {'k': \"it's\", 1: 'a\"b'} }}", r#"{'k': "it's", 1: 'a"b'}"#),
         ("{{ messages[0].b | string | length }}", "61"),
         ("{{ '\u{1f} x \u{1c}' | trim }}{{ ' \u{1e}y'.strip() }}{{ 'xxabxx'.strip('x') }}", "xyab"),
