@@ -24,6 +24,9 @@ pub fn resolve(model: &str) -> Result<PathBuf> {
 
 /// The same, telling how downloads go.
 pub fn resolve_with(model: &str, progress: Option<OnProgress>) -> Result<PathBuf> {
+    if model.is_empty() {
+        return Err(Error::msg("the name of the model is empty; give a model's folder, org/name, or a known name"));
+    }
     let options = HubOptions { progress, ..hub::process_options() };
     hub::resolve(model, &options).map_err(Error::msg)
 }

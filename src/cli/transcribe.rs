@@ -26,6 +26,7 @@ pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
         print(folder.display())?;
         return Ok(Outcome::Done);
     }
+    fits(&args, &folder)?;
     let registry = oxiline::registry();
     let to_terminal = std::io::stdout().is_terminal() && jobs.iter().any(|job| job.output == "-");
     // Standard output takes one file at a time, so that texts do not mix.
@@ -57,6 +58,19 @@ pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
         }
     }
     Ok(worst)
+}
+
+/// What the model cannot do is said before its weights are read.
+fn fits(args: &Transcribe, folder: &Path) -> Result<()> {
+    use oxiline::graph::protocol::speech::Task;
+    use oxiline::speech::whisper::{Config, language};
+    let wanted = args.language.as_deref().unwrap_or_default();
+    if args.translate || !wanted.is_empty() {
+        let config = Config::load(folder)?;
+        language::wanted(&config, wanted)?;
+        language::can(&config, if args.translate { Task::Translate } else { Task::Transcribe })?;
+    }
+    Ok(())
 }
 
 struct Job {

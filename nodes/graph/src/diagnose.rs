@@ -25,6 +25,7 @@ fn doing(engine: &Engine, state: &State, node: usize) -> String {
                 .collect();
             format!("{name} waits for input on {}", empty.join(", "))
         }
+        (Status::Waiting, Want::Resume) => format!("{name} is paused"),
         (Status::Waiting, Want::Sleep(_)) => format!("{name} sleeps"),
         (Status::Waiting, Want::Start | Want::Output(None, _)) => format!("{name} waits for its turn"),
     }

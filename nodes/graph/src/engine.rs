@@ -25,6 +25,7 @@ use crate::payload::PortType;
 use crate::plan::Full;
 use crate::time::Nanos;
 
+mod control;
 mod schedule;
 
 /// What does not change about a node while it runs, and what is read without the lock.
@@ -47,6 +48,8 @@ pub(crate) struct NodeInfo {
     pub epoch: AtomicU32,
     /// It has asked whether the graph is stopping and was told so.
     pub stop_seen: AtomicBool,
+    /// There are new values for its settable options.
+    pub settings: AtomicBool,
 }
 
 /// What does not change about an edge.
@@ -81,6 +84,8 @@ pub(crate) enum Want {
     /// An item, or to be told that none can come before time moves.
     Poll(Option<usize>),
     Model,
+    /// That its scope goes on.
+    Resume,
 }
 
 /// How a node ended.
@@ -130,6 +135,10 @@ pub(crate) struct NodeState {
     pub end: Option<NodeEnd>,
     /// When a running node last did anything, and the count it had (watchdog).
     pub watch: (u64, Option<Instant>),
+    /// New values of settable options, the newest of each.
+    pub settings: BTreeMap<&'static str, serde_json::Value>,
+    /// Scopes that this node has paused.
+    pub pausing: Vec<usize>,
 }
 
 impl NodeState {
@@ -159,6 +168,8 @@ impl NodeState {
             tell: false,
             end: None,
             watch: (0, None),
+            settings: BTreeMap::new(),
+            pausing: Vec::new(),
         }
     }
 }
@@ -185,6 +196,8 @@ pub(crate) struct Engine {
     pub nodes: Vec<NodeInfo>,
     pub edges: Vec<EdgeInfo>,
     pub scopes: Vec<(Arc<str>, AtomicU32)>,
+    /// Is the scope paused?
+    pub paused: Vec<AtomicBool>,
     pub clock: Box<dyn Clock>,
     pub lockstep: bool,
     pub slots: usize,
@@ -303,6 +316,8 @@ impl Engine {
         let mut polled = false;
         loop {
             self.check(me)?;
+            st = self.hold(st, me);
+            self.check(me)?;
             for &l in order {
                 if st.links[l].settle(self.epoch(self.edges[l].scope)) {
                     st.room(l);
@@ -391,6 +406,8 @@ impl Engine {
             self.sleep_until(me, header.pts)?;
         }
         let mut st = self.lock();
+        self.check_emit(me, &item)?;
+        st = self.hold(st, me);
         self.check_emit(me, &item)?;
         self.stamp(&mut st, me, port, &mut item);
         if self.lockstep {
@@ -534,6 +551,7 @@ impl Engine {
     pub fn cancel_scope(&self, scope: usize) {
         let mut st = self.lock();
         self.scopes[scope].1.fetch_add(1, SeqCst);
+        self.paused[scope].store(false, SeqCst);
         for (n, info) in self.nodes.iter().enumerate() {
             if info.scope == Some(scope) {
                 st.ready(n);

@@ -211,16 +211,39 @@ impl Io {
     /// Bumps the epoch of a scope named in the node's `cancels`: queued data of the scope becomes
     /// stale, its members get [`Error::Cancelled`] at their next step and start over.
     pub fn cancel_scope(&self, scope: &str) -> Result<()> {
+        self.engine.cancel_scope(self.may_cancel(scope)?);
+        Ok(())
+    }
+    /// Pauses a scope named in the node's `cancels`: its members stop at their next item until
+    /// [`Io::resume_scope`], a cancel of the scope, or the end of this node. Nothing is lost.
+    pub fn pause_scope(&self, scope: &str) -> Result<()> {
+        self.engine.pause_scope(self.may_cancel(scope)?, true, Some(self.me));
+        Ok(())
+    }
+    /// Lets a paused scope go on.
+    pub fn resume_scope(&self, scope: &str) -> Result<()> {
+        self.engine.pause_scope(self.may_cancel(scope)?, false, Some(self.me));
+        Ok(())
+    }
+    fn may_cancel(&self, scope: &str) -> Result<usize> {
         let info = self.info();
         let mut mine = info.cancels.iter().copied();
-        let Some(at) = mine.find(|&s| *self.engine.scopes[s].0 == *scope) else {
-            return Err(Error::msg(format_args!(
+        mine.find(|&s| *self.engine.scopes[s].0 == *scope).ok_or_else(|| {
+            Error::msg(format_args!(
                 "node `{}` may not cancel the scope `{scope}`: name it in the node's `cancels`",
                 info.name
-            )));
-        };
-        self.engine.cancel_scope(at);
-        Ok(())
+            ))
+        })
+    }
+    /// Is the node's scope paused? For nodes that declared [`Setup::handles_pause`].
+    ///
+    /// [`Setup::handles_pause`]: crate::node::Setup::handles_pause
+    pub fn paused(&self) -> bool {
+        self.engine.is_paused(self.me)
+    }
+    /// New values of options declared settable since the last call. Takes no lock when there are none.
+    pub fn settings(&self) -> Vec<(&'static str, serde_json::Value)> {
+        self.engine.settings(self.me)
     }
     /// A token for code that runs elsewhere on the node's behalf: is it cancelled?
     pub fn cancel_token(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {

@@ -29,6 +29,7 @@ pub mod plan;
 pub mod protocol;
 pub mod registry;
 pub mod run;
+pub mod samples;
 pub mod schema;
 pub mod show;
 pub mod stats;

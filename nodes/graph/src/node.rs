@@ -70,6 +70,10 @@ pub struct Declared {
     pub fixed_caps: bool,
     /// Its default for `on_item_error` is `skip`.
     pub skips_item_errors: bool,
+    /// It looks at [`Io::paused`] itself and is not kept at its next item.
+    pub handles_pause: bool,
+    /// Options that can be set while it runs.
+    pub settable: Vec<&'static str>,
 }
 
 /// Collects what a node declares about itself in [`Node::new`].
@@ -146,6 +150,15 @@ impl Setup {
     /// The node cannot follow a change of audio form: a converter goes in front.
     pub fn fixed_caps(&mut self) {
         self.declared.fixed_caps = true;
+    }
+    /// The node looks at [`Io::paused`] itself: a loudspeaker fades out and plays silence, where other
+    /// members of a paused scope just stop at their next item.
+    pub fn handles_pause(&mut self) {
+        self.declared.handles_pause = true;
+    }
+    /// An option that can be set while the node runs: it asks [`Io::settings`] before every item.
+    pub fn settable(&mut self, option: &'static str) {
+        self.declared.settable.push(option);
     }
     /// Without `on_item_error` in the graph file, a failed item is a counted gap.
     pub fn skips_item_errors(&mut self) {

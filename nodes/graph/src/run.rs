@@ -208,6 +208,36 @@ impl RunHandle {
         self.stopper.cancel();
     }
 
+    /// Pauses a scope: its nodes stop at their next item until [`Self::resume`] or a cancel; a graceful
+    /// stop lets it go on, so that it can drain.
+    ///
+    /// # Errors
+    /// The graph has no such scope.
+    pub fn pause(&self, scope: &str) -> Result<()> {
+        let engine = &self.stopper.engine;
+        engine.pause_scope(engine.scope_named(scope)?, true, None);
+        Ok(())
+    }
+
+    /// Lets a paused scope go on.
+    ///
+    /// # Errors
+    /// The graph has no such scope.
+    pub fn resume(&self, scope: &str) -> Result<()> {
+        let engine = &self.stopper.engine;
+        engine.pause_scope(engine.scope_named(scope)?, false, None);
+        Ok(())
+    }
+
+    /// Gives a running node a new value of an option it has declared settable; it applies it before
+    /// its next item. An older value it has not seen yet is replaced.
+    ///
+    /// # Errors
+    /// No such node or no such option. What the node thinks of the value is in its notes.
+    pub fn set(&self, node: &str, option: &str, value: serde_json::Value) -> Result<()> {
+        self.stopper.engine.set(node, option, value)
+    }
+
     /// What stops it from elsewhere while this handle waits.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
@@ -343,6 +373,7 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
             stall: node.stall,
             epoch: AtomicU32::new(0),
             stop_seen: AtomicBool::new(false),
+            settings: AtomicBool::new(false),
         });
     }
     let states: Vec<NodeState> = nodes.iter().map(|n| NodeState::new(n.inputs.len(), n.outputs.len())).collect();
@@ -364,6 +395,7 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
         wake: nodes.iter().map(|_| Condvar::new()).collect(),
         nodes,
         edges,
+        paused: plan.scopes.iter().map(|_| AtomicBool::new(false)).collect(),
         scopes: plan.scopes.into_iter().map(|scope| (scope.name, AtomicU32::new(0))).collect(),
         clock,
         lockstep,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use oxiline_graph::payload::Audio;
+use oxiline_graph::samples::Samples;
 use oxiline_graph::{Error, Result};
 
 use crate::decoder::Decoder;
@@ -56,7 +57,7 @@ type Form = Option<(u32, u16)>;
 fn load(source: Source, target: Form) -> Result<Loaded> {
     let mut reader = Reader::from_source(source, 0)?;
     let mut decoder = Decoder::new(reader.stream())?;
-    let mut sink = Sink { target, samples: Vec::new(), resampler: None };
+    let mut sink = Sink { target, samples: Samples::default(), buffer: Vec::new(), resampler: None };
     let mut warnings = Vec::new();
     while let Some(demuxed) = reader.next_packet()? {
         match decoder.decode(&demuxed.packet, demuxed.dur) {
@@ -91,7 +92,9 @@ fn load(source: Source, target: Form) -> Result<Loaded> {
 
 struct Sink {
     target: Form,
-    samples: Vec<f32>,
+    samples: Samples,
+    /// What the resampler gave, before it joins the rest.
+    buffer: Vec<f32>,
     resampler: Option<Resampler>,
 }
 
@@ -108,8 +111,10 @@ impl Sink {
             self.resampler = Some(Resampler::new(audio.rate, audio.channels, rate, channels)?);
         }
         if let Some(resampler) = &mut self.resampler {
-            resampler.push(&audio.samples, &mut self.samples);
+            resampler.push(&audio.samples, &mut self.buffer);
         }
+        self.samples.extend_from_slice(&self.buffer);
+        self.buffer.clear();
         Ok(())
     }
 
@@ -126,12 +131,14 @@ impl Sink {
 
     fn flush(&mut self) {
         if let Some(mut resampler) = self.resampler.take() {
-            resampler.finish(&mut self.samples);
+            resampler.finish(&mut self.buffer);
+            self.samples.extend_from_slice(&self.buffer);
+            self.buffer.clear();
         }
     }
 
     /// The form of the sound (None: there was none) and its samples.
-    fn finish(mut self) -> Result<(Form, Vec<f32>)> {
+    fn finish(mut self) -> Result<(Form, Samples)> {
         self.flush();
         Ok((self.target, self.samples))
     }

@@ -73,7 +73,7 @@ impl<'a> Locked<'a> {
 
     fn key(&self, node: usize) -> Nanos {
         match self.nodes[node].want {
-            Want::Start | Want::Model => Nanos::MIN,
+            Want::Start | Want::Model | Want::Resume => Nanos::MIN,
             Want::Output(_, at) | Want::Sleep(at) => at,
             Want::Poll(_) => Nanos::MAX,
             Want::Input(port) => {
@@ -165,7 +165,13 @@ impl<'a> Locked<'a> {
             sleepers.into_iter().filter(|&(at, _)| at <= now).for_each(|(_, n)| self.ready(n));
             return true;
         }
-        if self.engine.cancelled.load(SeqCst) {
+        let paused = self.nodes.iter().any(|n| n.status == Status::Waiting && n.want == Want::Resume);
+        if paused && self.drain_at.is_some() && !self.engine.cancelled.load(SeqCst) {
+            // A stop drains: what is paused goes on, for nobody is left to say so.
+            (0..self.engine.scopes.len()).for_each(|scope| self.set_paused(scope, false));
+            return self.ready > 0;
+        }
+        if paused || self.engine.cancelled.load(SeqCst) {
             return false;
         }
         let report = crate::diagnose::deadlock(self.engine, self);
@@ -222,7 +228,7 @@ impl<'a> Locked<'a> {
         let kind = match want {
             Want::Output(..) => 1,
             Want::Model => 2,
-            Want::Sleep(_) | Want::Start => 3,
+            Want::Sleep(_) | Want::Start | Want::Resume => 3,
             Want::Input(_) | Want::Poll(_) => 0,
         };
         let waited = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -275,6 +281,9 @@ impl<'a> Locked<'a> {
         for &l in &info.all_inputs {
             self.links[l].close();
             self.room(l);
+        }
+        for scope in std::mem::take(&mut self.nodes[me].pausing) {
+            self.set_paused(scope, false);
         }
         self.nodes[me].end = Some(end);
         self.nodes[me].ended_at = Some(Instant::now());

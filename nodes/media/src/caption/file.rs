@@ -48,6 +48,8 @@ pub struct CaptionOutput {
     names: Option<(PathBuf, PathBuf)>,
     /// What messages call it.
     place: String,
+    /// Captions that reached the file whole.
+    kept: usize,
 }
 
 impl CaptionOutput {
@@ -58,11 +60,11 @@ impl CaptionOutput {
     pub fn open(to: &str, format: Format, max_line: Option<usize>) -> Result<Self> {
         if to == "-" {
             let writer = CaptionWriter::new(Target::Stdout(io::stdout()), format, max_line);
-            return Ok(Self { writer, names: None, place: "standard output".into() });
+            return Ok(Self { writer, names: None, place: "standard output".into(), kept: 0 });
         }
         let place = Place::open("captions", to)?;
         let writer = CaptionWriter::new(Target::File(BufWriter::new(place.file)), format, max_line);
-        Ok(Self { writer, names: place.names, place: format!("`{to}`") })
+        Ok(Self { writer, names: place.names, place: format!("`{to}`"), kept: 0 })
     }
 
     /// The media ends here: no later time is written.
@@ -81,6 +83,9 @@ impl CaptionOutput {
     /// A sentence when the disk is full or the like; what was written before stays.
     pub fn push(&mut self, caption: &Caption) -> Result<Written> {
         let result = self.writer.push(caption);
+        if result.is_ok() {
+            self.kept = self.writer.count();
+        }
         self.judge(result)
     }
 
@@ -107,12 +112,11 @@ impl CaptionOutput {
     /// `NAME.partial`. Returns a sentence that says so.
     pub fn keep_partial(mut self, duration: Option<f64>) -> Option<String> {
         let _ = self.writer.finish(duration);
-        let count = self.writer.count();
-        let (path, partial) = self.names.take()?;
+        let (count, (path, partial)) = (self.kept, self.names.take()?);
         if count == 0 {
             drop(self.writer);
             let _ = std::fs::remove_file(&partial);
-            return Some(format!("`{}` was not written: the work stopped before the first caption", path.display()));
+            return Some(format!("`{}` was not written: no caption got there", path.display()));
         }
         Some(format!(
             "the work stopped before the end: the first {count} captions are in `{}`, `{}` was not written",
@@ -226,10 +230,11 @@ mod tests {
             writer: CaptionWriter::new(Target::File(BufWriter::new(out)), Format::Text, None),
             names: Some(("x".into(), "x.partial".into())),
             place: "`x`".into(),
+            kept: 0,
         };
         let error = output.push(&said("hello")).unwrap_err().to_string();
         assert!(error.contains("x.partial") && error.contains("free some space"), "{error}");
-        // The buffer's destructor must not try again on this path.
-        std::mem::forget(output);
+        let note = output.keep_partial(None).unwrap();
+        assert!(note.contains("was not written"), "{note}");
     }
 }

@@ -1,5 +1,6 @@
 //! Languages: codes, English names, and detection from the first logits.
 
+use oxiline_graph::protocol::speech::Task;
 use oxiline_graph::{Result, bail};
 
 use super::Config;
@@ -125,6 +126,40 @@ const OTHER_NAMES: [(&str, &str); 13] = [
     ("mandarin", "zh"),
     ("javanese", "jw"),
 ];
+
+/// The code of a wanted language (a code or an English name), once the checkpoint is known to speak
+/// it. None: it is to be detected (nothing wanted, or `auto`).
+///
+/// # Errors
+/// An unknown language, or one the checkpoint does not know.
+pub fn wanted(config: &Config, language: &str) -> Result<Option<&'static str>> {
+    let language = language.trim();
+    if language.is_empty() || language.eq_ignore_ascii_case("auto") {
+        return Ok(None);
+    }
+    let code = code(language)?;
+    if !config.multilingual || config.languages.is_empty() {
+        if code != "en" {
+            bail!(
+                "this checkpoint knows English only, not `{code}`; choose a multilingual one or leave the language out"
+            );
+        }
+    } else if !config.languages.iter().any(|l| l.code == code) {
+        bail!("this checkpoint does not know the language `{code}`");
+    }
+    Ok(Some(code))
+}
+
+/// Fails when the checkpoint cannot do the task.
+///
+/// # Errors
+/// A translation asked of a checkpoint that knows English only.
+pub fn can(config: &Config, task: Task) -> Result<()> {
+    if task == Task::Translate && (!config.multilingual || config.ids.translate.is_none()) {
+        bail!("this checkpoint knows English only and cannot translate; choose a multilingual one");
+    }
+    Ok(())
+}
 
 /// The code of a language given by code or English name, in any case.
 ///

@@ -6,6 +6,7 @@ use oxiline_graph::payload::{Audio, Transcript, Update};
 use oxiline_graph::protocol::speech::{
     Segment, Transcribe, TranscribeOptions, TranscribeReply, TranscribeRequest, TranscribeStats,
 };
+use oxiline_graph::samples::Samples;
 use oxiline_graph::{
     Gap, GapReason, Header, Incoming, Input, Io, Mark, ModelRef, Nanos, Node, Output, PortType, Result, Session, Setup,
     Timed, bail,
@@ -32,7 +33,7 @@ impl Node for AsrTranscribe {
         setup.input("audio", PortType::audio(RATE as u32, 1));
         setup.output("transcript", PortType::Transcript);
         setup.cancellable();
-        setup.memory_grows("the clip: 64 kB a second of sound, up to three times while it grows");
+        setup.memory_grows("the clip: 64 kB a second of sound");
         Ok(Self { options, model: setup.model()? })
     }
 
@@ -69,7 +70,7 @@ impl Node for AsrTranscribe {
 /// The sound so far. Samples without sound are zeros, so that times stay true.
 #[derive(Default)]
 struct Clip {
-    samples: Vec<f32>,
+    samples: Samples,
     /// Media time of the first sample.
     start: Option<Nanos>,
     /// Stretches with speech, in samples.
@@ -118,7 +119,7 @@ impl Clip {
         }
         // Rounding of time stamps is no break; sound that comes twice is not cut.
         if at > self.samples.len() + 16 {
-            self.samples.resize(at, 0.0);
+            self.samples.pad_to(at);
         }
         Ok(())
     }
@@ -147,7 +148,7 @@ impl Run<'_> {
         }
         let start = clip.start.unwrap_or(0);
         let speech = clip.spans();
-        let request = TranscribeRequest { samples: Arc::from(clip.samples), speech, options: self.options.clone() };
+        let request = TranscribeRequest { samples: clip.samples.into(), speech, options: self.options.clone() };
         let mut language = None;
         for reply in self.session.call(request)? {
             match reply? {

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use oxiline_graph::protocol::speech::{Task, TranscribeOptions, TranscribeReply, TranscribeStats};
+use oxiline_graph::protocol::speech::{TranscribeOptions, TranscribeReply, TranscribeStats};
 use oxiline_graph::{Error, Result, bail};
 
 use super::batch::{self, Stretch};
@@ -194,25 +194,12 @@ impl<S: Lane> Transcription<S> {
     /// Settles the language where that needs no listening.
     fn begin(&mut self) -> Result<()> {
         let config = Arc::clone(&self.shared.config);
-        let wanted = self.shared.options.language.trim().to_string();
-        let given = if wanted.is_empty() || wanted.eq_ignore_ascii_case("auto") {
-            None
-        } else {
-            Some(language::code(&wanted)?)
-        };
+        let given = language::wanted(&config, &self.shared.options.language)?;
         if !config.multilingual || config.languages.is_empty() {
-            if let Some(code) = given.filter(|code| *code != "en") {
-                bail!(
-                    "this checkpoint knows English only, not `{code}`; choose a multilingual one or leave the language out"
-                );
-            }
             return self.speak(Spoken::Only, "en", 1.0);
         }
-        if let Some(code) = given {
-            let Some(language) = config.languages.iter().find(|l| l.code == code) else {
-                bail!("this checkpoint does not know the language `{code}`");
-            };
-            return self.speak(Spoken::Given(language.id), code, 1.0);
+        if let Some(language) = config.languages.iter().find(|l| given == Some(l.code.as_str())) {
+            return self.speak(Spoken::Given(language.id), &language.code, 1.0);
         }
         if let Some(id) = tokens::forced_language(&config) {
             let code = config.languages.iter().find(|l| l.id == id).map_or("en", |l| l.code.as_str());
@@ -462,9 +449,7 @@ fn check(config: &Config, options: &TranscribeOptions) -> Result<()> {
             "`condition_on_prev` needs each window's text before the next begins, `batch` decodes them side by side; choose one"
         );
     }
-    if options.task == Task::Translate && (!config.multilingual || config.ids.translate.is_none()) {
-        bail!("this checkpoint knows English only and cannot translate; choose a multilingual one");
-    }
+    language::can(config, options.task)?;
     Ok(())
 }
 
