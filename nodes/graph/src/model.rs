@@ -240,18 +240,20 @@ impl Drop for ModelSlot {
 /// A model named by a node, not yet loaded.
 pub struct ModelRef<P: Protocol> {
     slot: Arc<ModelSlot>,
+    /// The node's own class, where it has one.
+    class: Option<Class>,
     _p: PhantomData<fn() -> P>,
 }
 
 impl<P: Protocol> Clone for ModelRef<P> {
     fn clone(&self) -> Self {
-        Self { slot: self.slot.clone(), _p: PhantomData }
+        Self { slot: self.slot.clone(), class: self.class, _p: PhantomData }
     }
 }
 
 impl<P: Protocol> ModelRef<P> {
     /// Checks that the slot's model speaks `P`.
-    pub(crate) fn from_slot(slot: Arc<ModelSlot>, node: &str) -> Result<Self> {
+    pub(crate) fn from_slot(slot: Arc<ModelSlot>, node: &str, class: Option<Class>) -> Result<Self> {
         if slot.kind.protocol() != P::NAME {
             return Err(Error::msg(format_args!(
                 "node `{node}` needs a model that speaks `{}`, but `[models.{}]` is a `{}`, which speaks `{}`",
@@ -261,7 +263,7 @@ impl<P: Protocol> ModelRef<P> {
                 slot.kind.protocol()
             )));
         }
-        Ok(Self { slot, _p: PhantomData })
+        Ok(Self { slot, class, _p: PhantomData })
     }
     /// Opens a session; the model is loaded by now.
     /// Error::Busy when the model has as many sessions as it may have.
@@ -282,7 +284,7 @@ impl<P: Protocol> ModelRef<P> {
             .into_any()
             .downcast::<Shared<P>>()
             .map_err(|_| Error::msg(format_args!("model `{}` does not speak `{}`", self.slot.name, P::NAME)))?;
-        Ok(ActorHandle::of(shared, *class))
+        Ok(ActorHandle::of(shared, self.class.unwrap_or(*class)))
     }
 }
 
