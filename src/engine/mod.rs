@@ -22,7 +22,6 @@ mod options;
 mod turn;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use oxiline_graph::plan::Class;
 use oxiline_graph::protocol::llm::{
@@ -379,6 +378,3 @@ impl Engine {
 
 /// The class sessions of a person's conversation are served in.
 pub(crate) const CLASS: Class = Class::Interactive;
-
-/// Shared by options and conversation: text of a JSON file's messages.
-pub(crate) type Messages = Arc<[Value]>;
