@@ -18,6 +18,7 @@
 //! ```
 
 mod conversation;
+mod facts;
 mod options;
 mod turn;
 
@@ -32,6 +33,7 @@ use serde_json::Value;
 
 use crate::CancelHandle;
 pub use conversation::Conversation;
+pub use facts::{Parameters, parameters};
 pub use options::{EngineOptions, KEYS, Key};
 pub use turn::{Turn, TurnStats};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use oxiline_graph::payload::Text;
-use oxiline_graph::{Error, Incoming, Input, Io, Mark, Node, PortType, Result, Setup, Timed};
+use oxiline_graph::{Error, Incoming, Input, Io, Mark, Node, Output, PortType, Result, Setup};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -36,11 +36,12 @@ pub struct TextPrint {
 
 impl Node for TextPrint {
     const KIND: &'static str = "text.print";
-    const ABOUT: &'static str = "Prints text as it comes, each piece at once; a segment ends its line.";
+    const ABOUT: &'static str = "Prints text as it comes, each piece at once, and sends it on when it is printed; a segment ends its line.";
     type Options = TextPrintOptions;
 
     fn new(options: Self::Options, setup: &mut Setup) -> Result<Self> {
         setup.input("text", PortType::Text);
+        setup.optional_output("text", PortType::Text);
         if options.to == Screen::Stdout {
             setup.writes("-".into());
         }
@@ -54,14 +55,16 @@ impl Node for TextPrint {
             Screen::Stdout => (Box::new(io::stdout()), io::stdout().is_terminal()),
             Screen::Stderr => (Box::new(io::stderr()), io::stderr().is_terminal()),
         };
+        let printed: Output<Text> = io.output("text")?;
+        let mut heard = printed.connected();
         let mut lines = Lines::default();
         loop {
             let next = input.next();
             let (text, ended) = match &next {
-                Ok(Incoming::Data(Timed { value, .. })) => (lines.text(value), false),
+                Ok(Incoming::Data(item)) => (lines.text(&item.value), false),
                 // A cancelled answer ends its line too, so that what follows does not hang on to it.
                 Ok(Incoming::Mark(Mark::SegmentEnd { .. } | Mark::Flush(_))) => (lines.end(), false),
-                Ok(Incoming::Gap(_) | Incoming::Mark(_)) => continue,
+                Ok(Incoming::Gap(_) | Incoming::Mark(_)) => (String::new(), false),
                 Ok(Incoming::End(_)) | Err(_) => (lines.end(), true),
             };
             if !print(&mut *out, &text, terminal, terminal && self.options.dim)? {
@@ -69,6 +72,17 @@ impl Node for TextPrint {
             }
             if ended {
                 return next.map(|_| ());
+            }
+            let sent = match next? {
+                Incoming::Data(item) if heard => printed.send(item),
+                Incoming::Gap(gap) if heard => printed.gap(gap),
+                Incoming::Mark(mark) if heard => printed.mark(mark),
+                _ => Ok(()),
+            };
+            match sent {
+                // Whoever listened has ended; what comes is printed all the same.
+                Err(Error::Cancelled) => heard = false,
+                sent => sent?,
             }
         }
     }
