@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use oxiline::engine::{Parameters, parameters};
 use oxiline::graph::{Error, Result};
+use oxiline::kernels::Pool;
 use oxiline::kernels::limits::Limits;
 use oxiline::kernels::ops::argmax;
-use oxiline::kernels::Pool;
 use oxiline::language::decoder::{CausalLm, Decoder, KvFormat, LoadOptions, Quant, Span, Want};
 use serde_json::{Value, json};
 
@@ -43,7 +43,8 @@ pub fn run(model: &str, args: &Bench, common: &Common) -> Result<Outcome> {
     let _guard = interrupt::on_interrupt(move |_| asked.store(true, std::sync::atomic::Ordering::SeqCst));
     let stopped = || stop.load(std::sync::atomic::Ordering::SeqCst);
     let Some((pp, tg)) = measure(&model, args, &stopped)? else { return Ok(Outcome::Stopped) };
-    let figures = Figures { limits: Limits::measure(Pool::global()), parameters: parameters(model.spec()), load_s, pp, tg };
+    let figures =
+        Figures { limits: Limits::measure(Pool::global()), parameters: parameters(model.spec()), load_s, pp, tg };
     let peak = memory::peak_bytes();
     print(if args.json { figures.json(&model, args, peak).to_string() } else { figures.text(&model, args, peak) })?;
     Ok(Outcome::Done)
@@ -99,7 +100,8 @@ fn measure(model: &impl CausalLm, args: &Bench, stopped: &dyn Fn() -> bool) -> R
         let began = Instant::now();
         let mut last = forward(model, &mut [(&mut state, &prompt)])?;
         pp.push(prompt.len() as f64 / began.elapsed().as_secs_f64());
-        let mut states: Vec<_> = (1..args.decode_batch).map(|_| oxiline::language::decoder::SequenceState::fork(&state)).collect();
+        let mut states: Vec<_> =
+            (1..args.decode_batch).map(|_| oxiline::language::decoder::SequenceState::fork(&state)).collect();
         states.push(state);
         // Sequences differ from their first token on.
         let first = last.pop().unwrap_or_default();
@@ -119,7 +121,8 @@ fn measure(model: &impl CausalLm, args: &Bench, stopped: &dyn Fn() -> bool) -> R
 
 /// One pass; the most probable next token of each sequence.
 fn forward<M: CausalLm>(model: &M, batch: &mut [(&mut M::State, &[u32])]) -> Result<Vec<u32>> {
-    let mut spans: Vec<_> = batch.iter_mut().map(|(state, tokens)| Span::new(&mut **state, tokens, Want::Last)).collect();
+    let mut spans: Vec<_> =
+        batch.iter_mut().map(|(state, tokens)| Span::new(&mut **state, tokens, Want::Last)).collect();
     model.forward(&mut spans)?;
     Ok(spans.iter().map(|span| argmax(&span.logits).unwrap_or_default() as u32).collect())
 }
@@ -203,11 +206,20 @@ impl Figures {
         let mut row = |name: String, rate: &Rate| {
             let _ = write!(text, "{name:<10} {:>10.1} {:>10.1} {:>10.1}  ", rate.median, rate.min, rate.max);
         };
-        let name = if args.decode_batch > 1 { format!("tg{}x{}", args.generate, args.decode_batch) } else { format!("tg{}", args.generate) };
+        let name = if args.decode_batch > 1 {
+            format!("tg{}x{}", args.generate, args.decode_batch)
+        } else {
+            format!("tg{}", args.generate)
+        };
         row(name, &self.tg);
         let gbytes = self.gbytes(model, args);
         let mb = self.bytes_per_step(model, args) / 1e6;
-        let _ = writeln!(text, "{mb:.0} MB a step, {gbytes:.1} GB/s: {:.0} % of {:.1} (read)", gbytes / l.read * 100.0, l.read);
+        let _ = writeln!(
+            text,
+            "{mb:.0} MB a step, {gbytes:.1} GB/s: {:.0} % of {:.1} (read)",
+            gbytes / l.read * 100.0,
+            l.read
+        );
         if let Some(peak) = peak {
             let _ = write!(text, "peak memory {:.0} MB", peak as f64 / 1e6);
         }

@@ -33,7 +33,7 @@ use serde_json::Value;
 
 use crate::CancelHandle;
 pub use conversation::Conversation;
-pub use facts::{Parameters, parameters};
+pub use facts::{Parameters, chat_template, load_options, parameters, tokenizer};
 pub use options::{EngineOptions, KEYS, Key};
 pub use turn::{Turn, TurnStats};
 

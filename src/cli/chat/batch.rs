@@ -37,7 +37,10 @@ pub fn run(engine: &mut Engine, args: &Chat, common: &Common) -> Result<Outcome>
             break;
         }
         if bytes.len() as u64 > MAX_TEXT {
-            return Err(Error::msg(format_args!("line {number} of standard input is longer than {} MiB", MAX_TEXT >> 20)));
+            return Err(Error::msg(format_args!(
+                "line {number} of standard input is longer than {} MiB",
+                MAX_TEXT >> 20
+            )));
         }
         let line = String::from_utf8(bytes)
             .map_err(|e| Error::msg(format_args!("line {number} of standard input is not UTF-8 ({e})")))?;

@@ -121,12 +121,9 @@ fn options(args: &Chat, common: &Common) -> Result<EngineOptions> {
     if let Some(file) = &a.json_schema {
         set("json-schema", &Some(read_text(file)?))?;
     }
-    for (key, on) in [
-        ("exact", w.exact),
-        ("ignore-end", a.ignore_end),
-        ("show-tokens", args.show_tokens),
-        ("raw", args.raw),
-    ] {
+    for (key, on) in
+        [("exact", w.exact), ("ignore-end", a.ignore_end), ("show-tokens", args.show_tokens), ("raw", args.raw)]
+    {
         if on {
             options.set(key, "true")?;
         }

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::path::Path;
 
+use oxiline::EngineOptions;
 use oxiline::engine::Conversation;
 use oxiline::graph::protocol::llm::Chat as Messages;
 use oxiline::graph::{Error, Result};
-use oxiline::EngineOptions;
 use serde_json::Value;
 
 use super::args::Chat;
@@ -91,7 +91,8 @@ pub fn dump_logits(args: &Chat, options: &EngineOptions, weights: &Path, out: &P
     model.forward(&mut batch)?;
     let logits: Vec<u8> = batch[0].logits.iter().flat_map(|v| v.to_le_bytes()).collect();
     let wide: Vec<u8> = ids.iter().flat_map(|id| i64::from(*id).to_le_bytes()).collect();
-    let view = |dtype, len: usize, bytes| safetensors::tensor::TensorView::new(dtype, vec![len], bytes).map_err(Error::msg);
+    let view =
+        |dtype, len: usize, bytes| safetensors::tensor::TensorView::new(dtype, vec![len], bytes).map_err(Error::msg);
     let tensors = [
         ("logits", view(safetensors::Dtype::F32, batch[0].logits.len(), &logits)?),
         ("ids", view(safetensors::Dtype::I64, ids.len(), &wide)?),

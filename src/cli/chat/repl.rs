@@ -118,7 +118,10 @@ impl Repl<'_> {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let name = key.replace('-', "_");
         if oxiline::engine::KEYS.iter().any(|k| k.load && k.name == name) {
-            say(format_args!("{key} counts when the model is loaded: give it as --{} at the start", key.replace('_', "-")));
+            say(format_args!(
+                "{key} counts when the model is loaded: give it as --{} at the start",
+                key.replace('_', "-")
+            ));
             return Ok(());
         }
         self.engine.options_mut().set(key, value)?;
@@ -140,4 +143,3 @@ impl Repl<'_> {
         Ok(())
     }
 }
-

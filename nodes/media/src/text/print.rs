@@ -36,7 +36,8 @@ pub struct TextPrint {
 
 impl Node for TextPrint {
     const KIND: &'static str = "text.print";
-    const ABOUT: &'static str = "Prints text as it comes, each piece at once, and sends it on when it is printed; a segment ends its line.";
+    const ABOUT: &'static str =
+        "Prints text as it comes, each piece at once, and sends it on when it is printed; a segment ends its line.";
     type Options = TextPrintOptions;
 
     fn new(options: Self::Options, setup: &mut Setup) -> Result<Self> {
