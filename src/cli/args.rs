@@ -330,9 +330,9 @@ pub enum ModelsVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Show one model's files and configuration
+    /// Show what a model is: architecture, parameters, types, context, template; and its files
     Show {
-        /// Directory, `org/name` or a known name
+        /// GGUF file, directory, `org/name` or a known name
         model: String,
     },
     /// Remove a model from the cache

@@ -24,9 +24,6 @@ pub fn run(engine: &mut Engine, args: &Chat, common: &Common) -> Result<Outcome>
         };
         return one(engine, &prompt, &mut show);
     }
-    if args.prompt.is_some() {
-        return Err(Error::msg("--lines takes its prompts from standard input; leave --prompt out"));
-    }
     let fresh: Conversation = engine.conversation().clone();
     let mut stdin = std::io::stdin().lock();
     for number in 1.. {

@@ -39,6 +39,9 @@ pub fn run(args: Chat, common: &Common) -> Result<Outcome> {
             "tools of a file have nobody to run them: use them with --print-prompt, or --tools alone for the built-in ones",
         ));
     }
+    if args.lines && (args.prompt.is_some() || args.chat) {
+        return Err(Error::msg("--lines takes its prompts from standard input; leave --prompt and --chat out"));
+    }
     let interactive = args.prompt.is_none() && std::io::stdin().is_terminal() && !args.lines;
     if args.json && (interactive || args.chat) {
         return Err(Error::msg("--json is for one answer or a pipe: give --prompt, or text on standard input"));
