@@ -55,9 +55,7 @@ impl Show {
     pub fn event(&mut self, event: &Event<'_>) -> Flow {
         match event {
             Event::Text(text) if !self.json => {
-                if std::mem::take(&mut self.thinking) {
-                    self.end_line();
-                }
+                self.end_thinking();
                 self.out(text);
             }
             Event::Thinking(text) if self.think && !self.json => self.thought(text),
@@ -87,9 +85,16 @@ impl Show {
         if self.terminal {
             self.write(format!("\x1b[2m{}\x1b[22m", printable(text)).as_bytes());
             self.open = if text.is_empty() { self.open } else { !text.ends_with('\n') };
-            self.thinking = true;
         } else {
             let _ = std::io::stderr().write_all(text.as_bytes());
+        }
+        self.thinking = true;
+    }
+
+    /// The answer begins on a line of its own.
+    fn end_thinking(&mut self) {
+        if std::mem::take(&mut self.thinking) {
+            if self.terminal { self.end_line() } else { say("") }
         }
     }
 
@@ -128,7 +133,7 @@ impl Show {
 
     /// Shows what there is to say when an answer is complete.
     pub fn done(&mut self, prompt: &str, turn: &Turn, context: Option<usize>) -> Result<()> {
-        self.thinking = false;
+        self.end_thinking();
         if self.json {
             let line = self.object(prompt, turn);
             self.write(format!("{line}\n").as_bytes());
