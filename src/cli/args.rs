@@ -395,6 +395,8 @@ pub struct Dump {
 pub enum DumpVerb {
     /// Whisper: `samples` to `mel encoder prompt_ids first_logits tokens language_probs`
     Whisper(Box<DumpWhisper>),
+    /// Language model: `input_ids` to `logits hidden greedy_ids`
+    Text(DumpText),
     /// Voice activity: `samples` to `probabilities`
     Vad(DumpVad),
     /// Resampling: `samples` to `samples`
@@ -441,6 +443,52 @@ pub struct DumpWhisper {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub load: LoadArgs,
+}
+
+/// `oxiline dump text`
+#[derive(Debug, Args)]
+pub struct DumpText {
+    /// Model: directory, file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    /// Greedy tokens after the input, end tokens like any other
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub greedy: usize,
+    /// Tokens of the input computed at a time [default: all]; results don't depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+    /// Compute in float32 on dequantised weights
+    #[arg(long, conflicts_with = "quant")]
+    pub exact: bool,
+    /// How keys and values are kept [default: f32 with --exact, else f16]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub kv: Option<KvArg>,
+    /// Quantise the weights at load
+    #[arg(long, value_name = "Q", value_enum)]
+    pub quant: Option<TextQuantArg>,
+    /// Write the residual stream too: `layer_last layer0_all embeddings_head`
+    #[arg(long)]
+    pub layers: bool,
+}
+
+/// `--kv`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum KvArg {
+    F32,
+    F16,
+    Int8,
+}
+
+/// `--quant` of language models
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum TextQuantArg {
+    Q8,
+    Q4,
 }
 
 /// `oxiline dump vad`

@@ -3,6 +3,7 @@
 mod file;
 mod resample;
 mod tensors;
+mod text;
 mod vad;
 mod whisper;
 
@@ -15,6 +16,7 @@ use super::args::{Dump, DumpVerb};
 pub fn run(args: Dump) -> Result<Outcome> {
     match args.what {
         DumpVerb::Whisper(args) => whisper::run(*args)?,
+        DumpVerb::Text(args) => text::run(args)?,
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,

@@ -1,15 +1,13 @@
 //! Mixtures of experts: each position is sent to the few that its router prefers.
 
-use std::sync::{Mutex, PoisonError};
-
-use oxiline_kernels::{Pool, ops};
+use oxiline_kernels::{Matrix, Pool, ops};
 
 use super::load::ExpertWeights;
 use super::local;
 use super::spec::Experts;
 
-/// Adds the mixture's result for every row of `x` to nothing: writes it into `out`. A row's result
-/// is summed over its experts in their order, so it does not depend on the other rows.
+/// The mixture's result for every row of `x`, into `out`. A row's result is summed over its experts in
+/// their order, so it does not depend on the other rows.
 pub(super) fn run(pool: &Pool, spec: &Experts, w: &ExpertWeights, x: &[f32], hidden: usize, out: &mut [f32]) {
     let rows = x.len() / hidden;
     let mut scores = vec![0.0; rows * spec.count];
@@ -21,21 +19,49 @@ pub(super) fn run(pool: &Pool, spec: &Experts, w: &ExpertWeights, x: &[f32], hid
             sent[expert].push((row, weight));
         }
     }
-    let busy: Vec<(usize, &[(usize, f32)])> =
-        sent.iter().enumerate().filter(|(_, rows)| !rows.is_empty()).map(|(e, rows)| (e, rows.as_slice())).collect();
-    let results: Vec<Mutex<Vec<f32>>> = busy.iter().map(|_| Mutex::default()).collect();
-    pool.run(busy.len(), |i| {
-        let (expert, rows) = busy[i];
-        let result = one(pool, spec, w, expert, rows, x, hidden);
-        *results[i].lock().unwrap_or_else(PoisonError::into_inner) = result;
-    });
+    // The rows again, those of one expert together.
+    let mut input = Vec::with_capacity(rows * spec.chosen * hidden);
+    let mut busy = Vec::new();
+    for (weights, rows) in w.experts.iter().zip(&sent).filter(|(_, rows)| !rows.is_empty()) {
+        rows.iter().for_each(|(row, _)| input.extend_from_slice(&x[row * hidden..(row + 1) * hidden]));
+        busy.push((weights, rows.len()));
+    }
+    let count = input.len() / hidden;
+    let mut gate = vec![0.0; count * spec.inner];
+    let mut up = vec![0.0; count * spec.inner];
+    let mut jobs = Vec::new();
+    let (mut x, mut g, mut u) = (&*input, &mut *gate, &mut *up);
+    for (weights, rows) in &busy {
+        let (own, rest) = x.split_at(rows * hidden);
+        let (own_gate, rest_gate) = g.split_at_mut(rows * spec.inner);
+        let (own_up, rest_up) = u.split_at_mut(rows * spec.inner);
+        (x, g, u) = (rest, rest_gate, rest_up);
+        jobs.push((&weights.gate, own, own_gate));
+        jobs.push((&weights.up, own, own_up));
+    }
+    matmuls(pool, jobs);
+    local::gate(pool, &mut gate, Some(&up), spec.inner, spec.activation);
+    // The inputs are not needed any more: their room takes the results.
+    let mut jobs = Vec::new();
+    let (mut g, mut y) = (&*gate, &mut *input);
+    for (weights, rows) in &busy {
+        let (own, rest) = g.split_at(rows * spec.inner);
+        let (own_out, rest_out) = y.split_at_mut(rows * hidden);
+        (g, y) = (rest, rest_out);
+        jobs.push((&weights.down, own, own_out));
+    }
+    matmuls(pool, jobs);
     out.fill(0.0);
-    for ((_, rows), result) in busy.iter().zip(results) {
-        let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for ((row, weight), result) in rows.iter().zip(result.chunks_exact(hidden)) {
-            let out = &mut out[row * hidden..(row + 1) * hidden];
-            out.iter_mut().zip(result).for_each(|(o, r)| *o += weight * r);
-        }
+    for ((row, weight), result) in sent.iter().flatten().zip(input.chunks_exact(hidden)) {
+        let out = &mut out[row * hidden..(row + 1) * hidden];
+        out.iter_mut().zip(result).for_each(|(o, r)| *o += weight * r);
+    }
+}
+
+/// Products of different experts computed together.
+fn matmuls(pool: &Pool, jobs: Vec<(&Matrix, &[f32], &mut [f32])>) {
+    for (weight, x, y) in jobs {
+        weight.matmul(pool, x, None, y);
     }
 }
 
@@ -49,32 +75,4 @@ fn choose(scores: &mut [f32], spec: &Experts) -> Vec<(usize, f32)> {
     let sum: f32 = if spec.renormalise { order.iter().map(|&e| scores[e]).sum() } else { 1.0 };
     order.sort_unstable();
     order.into_iter().map(|e| (e, scores[e] / sum)).collect()
-}
-
-/// One expert on the rows sent to it.
-fn one(
-    pool: &Pool,
-    spec: &Experts,
-    w: &ExpertWeights,
-    expert: usize,
-    rows: &[(usize, f32)],
-    x: &[f32],
-    hidden: usize,
-) -> Vec<f32> {
-    let weights = &w.experts[expert];
-    let mut input = Vec::with_capacity(rows.len() * hidden);
-    for (row, _) in rows {
-        input.extend_from_slice(&x[row * hidden..(row + 1) * hidden]);
-    }
-    let mut up = vec![0.0; rows.len() * spec.inner];
-    weights.up.weight.matmul(pool, &input, None, &mut up);
-    if let Some(gate) = &weights.gate {
-        let mut gated = vec![0.0; up.len()];
-        gate.weight.matmul(pool, &input, None, &mut gated);
-        local::gate(pool, &mut gated, Some(&up), spec.inner, spec.activation);
-        up = gated;
-    }
-    let mut out = vec![0.0; rows.len() * hidden];
-    weights.down.weight.matmul(pool, &up, None, &mut out);
-    out
 }

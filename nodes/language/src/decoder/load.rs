@@ -34,7 +34,14 @@ pub(super) struct DenseWeights {
 /// The weights of a mixture.
 pub(super) struct ExpertWeights {
     pub router: Matrix,
-    pub experts: Vec<DenseWeights>,
+    pub experts: Vec<Expert>,
+}
+
+/// The weights of one expert.
+pub(super) struct Expert {
+    pub gate: Matrix,
+    pub up: Matrix,
+    pub down: Matrix,
 }
 
 pub(super) enum MlpWeights {
@@ -147,8 +154,8 @@ impl Loader<'_> {
         let router = self.matrix(&MatrixRequest::whole(&router, e.count, hidden), Keep::As(Storage::F32))?;
         let mut experts = Vec::new();
         for x in 0..e.count {
-            experts.push(DenseWeights {
-                gate: Some(self.expert(Part::Gate, i, x, e)?),
+            experts.push(Expert {
+                gate: self.expert(Part::Gate, i, x, e)?,
                 up: self.expert(Part::Up, i, x, e)?,
                 down: self.expert(Part::Down, i, x, e)?,
             });
@@ -157,7 +164,7 @@ impl Loader<'_> {
     }
 
     /// One expert's matrix, from whichever of the layouts the file has.
-    fn expert(&mut self, part: Part, i: usize, x: usize, e: &Experts) -> Result<Linear> {
+    fn expert(&mut self, part: Part, i: usize, x: usize, e: &Experts) -> Result<Matrix> {
         let hidden = self.spec.hidden;
         let (out_dim, in_dim) = if part == Part::Down { (hidden, e.inner) } else { (e.inner, hidden) };
         let keep = self.keep(in_dim);
@@ -173,7 +180,7 @@ impl Loader<'_> {
         } else {
             MatrixRequest::whole(&own, out_dim, in_dim)
         };
-        Ok(Linear { weight: self.matrix(&request, keep)?, bias: None })
+        self.matrix(&request, keep)
     }
 
     fn name(&self, part: Part, i: usize) -> String {

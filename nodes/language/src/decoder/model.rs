@@ -6,7 +6,7 @@ use oxiline_graph::{Error, Result, bail};
 use oxiline_kernels::{Epilogue, Pool};
 use oxiline_weights::{Checkpoint, Mode};
 
-use super::load::{DenseWeights, LayerWeights, Linear, Loader, MlpWeights, Weights};
+use super::load::{DenseWeights, Linear, Loader, MlpWeights, Weights};
 use super::local::{self, Heads, Query};
 use super::names::Names;
 use super::rope::Frequencies;
@@ -92,7 +92,15 @@ impl Decoder {
     /// # Errors
     /// As [`CausalLm::forward`].
     pub fn forward_observed(&self, batch: &mut [Span<'_, State>], observer: &mut dyn Observer) -> Result<()> {
-        self.run(batch, Some(observer))
+        self.run(Pool::global(), batch, Some(observer))
+    }
+
+    /// Like [`CausalLm::forward`], on another pool of threads.
+    ///
+    /// # Errors
+    /// As [`CausalLm::forward`].
+    pub fn forward_on(&self, pool: &Pool, batch: &mut [Span<'_, State>]) -> Result<()> {
+        self.run(pool, batch, None)
     }
 
     fn check(&self, batch: &[Span<'_, State>]) -> Result<()> {
@@ -108,7 +116,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn run(&self, batch: &mut [Span<'_, State>], mut observer: Option<&mut dyn Observer>) -> Result<()> {
+    fn run(&self, pool: &Pool, batch: &mut [Span<'_, State>], mut observer: Option<&mut dyn Observer>) -> Result<()> {
         self.check(batch)?;
         for span in batch.iter_mut() {
             span.logits.clear();
@@ -124,14 +132,14 @@ impl Decoder {
                 pieces.push(Piece { span: i, from, to, start: batch[i].state.len + from });
                 (rows, from) = (rows + to - from, to);
                 if rows == ROWS {
-                    self.pass(batch, &pieces, &mut observer);
+                    self.pass(pool, batch, &pieces, &mut observer);
                     pieces.clear();
                     rows = 0;
                 }
             }
         }
         if rows > 0 {
-            self.pass(batch, &pieces, &mut observer);
+            self.pass(pool, batch, &pieces, &mut observer);
         }
         for span in batch {
             span.state.len += span.tokens.len();
@@ -140,8 +148,14 @@ impl Decoder {
     }
 
     /// One pass over the rows of `pieces`.
-    fn pass(&self, batch: &mut [Span<'_, State>], pieces: &[Piece], observer: &mut Option<&mut dyn Observer>) {
-        let (pool, hidden) = (Pool::global(), self.spec.hidden);
+    fn pass(
+        &self,
+        pool: &Pool,
+        batch: &mut [Span<'_, State>],
+        pieces: &[Piece],
+        observer: &mut Option<&mut dyn Observer>,
+    ) {
+        let hidden = self.spec.hidden;
         // (piece, position) of every row, and the rows whose results are wanted.
         let mut rows = Vec::new();
         let mut wanted = Vec::new();
@@ -168,23 +182,28 @@ impl Decoder {
         }
         for (i, (layer, weights)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
             let Mixer::Attention(attention) = &layer.mixer;
+            let w = &weights.attention;
             let normed = self.normed(pool, &x, &weights.mixer_norm);
-            self.remember(pool, batch, pieces, i, attention, weights, &normed, &angles);
             let last = i + 1 == self.spec.layers.len();
-            let mut kept = None;
-            if last && observer.is_none() && wanted.len() < rows.len() {
+            let q = if last && observer.is_none() && wanted.len() < rows.len() {
                 // Nobody looks at the other rows any more: their keys and values are all that stays.
+                let [k, v] = group(pool, [(&w.k, &normed), (&w.v, &normed)]);
+                self.remember(pool, batch, pieces, i, k, &v, &angles);
                 if wanted.is_empty() {
                     return;
                 }
                 x = gather(&x, hidden, &wanted);
-                kept = Some(gather(&normed, hidden, &wanted));
                 rows = wanted.iter().map(|&r| rows[r]).collect();
                 angles = self.angles(&rows);
+                let [q] = group(pool, [(&w.q, &gather(&normed, hidden, &wanted))]);
                 wanted = (0..rows.len()).collect();
-            }
-            let normed = kept.as_ref().unwrap_or(&normed);
-            let seen = self.attend(pool, batch, pieces, &rows, i, attention, weights, normed, &angles);
+                q
+            } else {
+                let [q, k, v] = group(pool, [(&w.q, &normed), (&w.k, &normed), (&w.v, &normed)]);
+                self.remember(pool, batch, pieces, i, k, &v, &angles);
+                q
+            };
+            let seen = self.attend(pool, batch, pieces, &rows, i, attention, q, &angles);
             self.join(pool, &weights.attention.out, &seen, weights.post_mixer_norm.as_deref(), &mut x);
             let normed = self.normed(pool, &x, &weights.mlp_norm);
             match (&layer.mlp, &weights.mlp) {
@@ -246,15 +265,13 @@ impl Decoder {
         batch: &mut [Span<'_, State>],
         pieces: &[Piece],
         layer: usize,
-        a: &Attention,
-        w: &LayerWeights,
-        normed: &[f32],
+        mut k: Vec<f32>,
+        v: &[f32],
         angles: &Angles,
     ) {
+        let Mixer::Attention(a) = &self.spec.layers[layer].mixer;
         let width = a.kv_width();
-        let mut k = linear(pool, &w.attention.k, normed);
-        let v = linear(pool, &w.attention.v, normed);
-        if let Some(norm) = &w.attention.k_norm {
+        if let Some(norm) = &self.weights.layers[layer].attention.k_norm {
             local::rms_norm(pool, &mut k, norm, self.spec.eps);
         }
         self.rotate(pool, a, &mut k, width, angles);
@@ -276,12 +293,10 @@ impl Decoder {
         rows: &[(usize, usize)],
         layer: usize,
         a: &Attention,
-        w: &LayerWeights,
-        normed: &[f32],
+        mut q: Vec<f32>,
         angles: &Angles,
     ) -> Vec<f32> {
-        let mut q = linear(pool, &w.attention.q, normed);
-        if let Some(norm) = &w.attention.q_norm {
+        if let Some(norm) = &self.weights.layers[layer].attention.q_norm {
             local::rms_norm(pool, &mut q, norm, self.spec.eps);
         }
         self.rotate(pool, a, &mut q, a.q_width(), angles);
@@ -308,7 +323,7 @@ impl Decoder {
         match norm {
             None => to.weight.matmul_with(pool, from, to.bias.as_deref(), Epilogue::AddTo, x),
             Some(norm) => {
-                let mut y = linear(pool, to, from);
+                let [mut y] = group(pool, [(to, from)]);
                 local::rms_norm(pool, &mut y, norm, self.spec.eps);
                 oxiline_kernels::ops::add(pool, x, &y);
             }
@@ -349,28 +364,25 @@ impl Decoder {
     }
 }
 
-fn linear(pool: &Pool, w: &Linear, x: &[f32]) -> Vec<f32> {
-    let rows = x.len() / w.weight.in_dim();
-    let mut y = vec![0.0; rows * w.weight.out_dim()];
-    w.weight.matmul(pool, x, w.bias.as_deref(), &mut y);
-    y
+/// Linear layers computed together.
+pub(super) fn group<const N: usize>(pool: &Pool, layers: [(&Linear, &[f32]); N]) -> [Vec<f32>; N] {
+    layers.map(|(w, x)| {
+        let mut y = vec![0.0; x.len() / w.weight.in_dim() * w.weight.out_dim()];
+        w.weight.matmul(pool, x, w.bias.as_deref(), &mut y);
+        y
+    })
 }
 
 /// The inside of an MLP, before `down`.
 fn dense(pool: &Pool, spec: &Dense, w: &DenseWeights, x: &[f32]) -> Vec<f32> {
-    let up = linear(pool, &w.up, x);
-    match &w.gate {
-        Some(gate) => {
-            let mut gate = linear(pool, gate, x);
-            local::gate(pool, &mut gate, Some(&up), spec.inner, spec.activation);
-            gate
-        }
-        None => {
-            let mut up = up;
-            local::gate(pool, &mut up, None, spec.inner, spec.activation);
-            up
-        }
-    }
+    let Some(gate) = &w.gate else {
+        let [mut up] = group(pool, [(&w.up, x)]);
+        local::gate(pool, &mut up, None, spec.inner, spec.activation);
+        return up;
+    };
+    let [mut gate, up] = group(pool, [(gate, x), (&w.up, x)]);
+    local::gate(pool, &mut gate, Some(&up), spec.inner, spec.activation);
+    gate
 }
 
 fn gather(x: &[f32], width: usize, rows: &[usize]) -> Vec<f32> {
@@ -401,7 +413,7 @@ impl CausalLm for Decoder {
     }
 
     fn forward(&self, batch: &mut [Span<'_, State>]) -> Result<()> {
-        self.run(batch, None)
+        self.run(Pool::global(), batch, None)
     }
 
     fn memory(&self) -> u64 {

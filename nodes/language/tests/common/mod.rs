@@ -1,6 +1,9 @@
 //! Reading the golden cases.
 #![allow(dead_code)]
 
+pub mod reference;
+pub mod tiny;
+
 use std::path::{Path, PathBuf};
 
 use oxiline_language::decoder::{CausalLm, Decoder, LoadOptions, Observer, Span, State, Want};
