@@ -66,7 +66,7 @@ fn what_is_wrong_is_one_sentence() {
         (&["-p", "x", "--resume", &not], "is no conversation"),
         (&["--print-prompt", "--messages", &not], "is no conversation"),
         (&["-p", "x", "--tools", &not], "nobody to run them"),
-        (&["-p", "x", "--lines"], "leave --prompt out"),
+        (&["-p", "x", "--lines"], "leave --prompt and"),
     ];
     for (flags, want) in cases {
         let mut args = vec!["chat", "--model", &model];

@@ -143,3 +143,50 @@ impl Repl<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "../../../tests/common/echo.rs"]
+mod echo;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use oxiline::graph::ActorHandle;
+    use oxiline::graph::plan::Class;
+    use oxiline::{EngineOptions, Flow};
+
+    use super::echo::{Echo, EchoOptions};
+    use super::*;
+    use crate::cli::args::{Cli, Verb};
+
+    #[test]
+    fn commands_change_the_conversation_and_mistakes_do_not() {
+        let handle = ActorHandle::load::<Echo>(EchoOptions::default(), Class::Interactive).unwrap();
+        let mut engine = Engine::on(handle, EngineOptions::new().with("system", "Be brief.").unwrap()).unwrap();
+        let cli = Cli::try_parse_from(["oxiline", "--quiet", "chat", "--model", "x"]).unwrap();
+        let Verb::Chat(args) = cli.verb else { panic!("another verb") };
+        let mut show = Show::new(&args, &cli.common);
+        let mut repl = Repl { engine: &mut engine, last: None };
+        let mut type_ =
+            |text: &str| repl.typed(text, &mut show).map(|go_on| (go_on, repl.engine.conversation().clone()));
+
+        let dir = tempfile::tempdir().unwrap();
+        let talk = dir.path().join("talk.json").display().to_string();
+        let (_, empty) = type_("/stats").unwrap();
+        assert!(type_("  ").unwrap().0 && empty.is_empty());
+        for mistake in ["/nothing", "/save", "/set temperature", "/set kv f16", "/help"] {
+            assert_eq!(type_(mistake).unwrap(), (true, empty.clone()), "{mistake}");
+        }
+        assert!(type_("/set temperature hot").is_err() && type_("/load no/such/file").is_err());
+        type_(&format!("/save {talk}")).unwrap();
+        let (_, changed) = type_("/system Be long.").unwrap();
+        assert_eq!(changed.system(), Some("Be long."));
+        assert_eq!(type_("/system").unwrap().1.system(), None);
+        assert_eq!(type_(&format!("/load {talk}")).unwrap().1, empty);
+        assert!(type_("/set temperature 0.7").unwrap().0);
+        assert!(!type_("/quit").unwrap().0);
+        assert_eq!(engine.options().sampling().temperature, 0.7);
+        engine.send("x", |_| Flow::Continue).unwrap();
+        assert_eq!(engine.conversation().messages().len(), 3);
+    }
+}
