@@ -13,7 +13,7 @@ fn model() -> String {
 }
 
 /// Runs the program with text on its standard input.
-fn fed(args: &[&str], input: &str) -> Output {
+fn fed<S: AsRef<std::ffi::OsStr>>(args: &[S], input: &str) -> Output {
     let mut child = oxiline()
         .args(args)
         .stdin(Stdio::piped())
@@ -34,7 +34,7 @@ fn object(output: &Output) -> Value {
 fn an_answer_is_the_same_for_flag_pipe_and_threads() {
     let model = model();
     let base = ["chat", "-m", &model, "--no-system", "--max-tokens", "12", "--ignore-end", "--exact"];
-    let with = |more: &[&str]| base.iter().copied().chain(more.iter().copied()).collect::<Vec<&str>>();
+    let with = |more: &[&'static str]| -> Vec<String> { base.iter().chain(more).map(ToString::to_string).collect() };
     let flag = stdout(&run(with(&["-p", "Hello"])));
     assert!(flag.ends_with('\n') && !flag.contains('\u{1b}'), "{flag:?}");
     assert_eq!(flag, stdout(&fed(&with(&[]), "Hello\n")));

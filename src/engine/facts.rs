@@ -86,13 +86,10 @@ pub fn parameters(spec: &Spec) -> Parameters {
             out.total += total;
             out.active += active;
         };
-        match &layer.mixer {
-            Mixer::Attention(a) => {
-                let all = hidden * (2 * a.q_width() + 2 * a.kv_width()) as u64;
-                both(all, all);
-            }
-            // A mixer this function does not know yet: its weights are not counted.
-            _ => {}
+        // Another mixer's weights are not counted.
+        if let Mixer::Attention(a) = &layer.mixer {
+            let all = hidden * (2 * a.q_width() + 2 * a.kv_width()) as u64;
+            both(all, all);
         }
         match &layer.mlp {
             Mlp::Dense(d) => {
