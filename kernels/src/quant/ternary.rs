@@ -11,7 +11,7 @@ fn digits(packed: &[u8], into: &mut [i8]) {
     let mut power = 1u8;
     for into in into.chunks_exact_mut(packed.len()) {
         for (byte, q) in packed.iter().zip(into) {
-            *q = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as i8 - 1;
+            *q = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as i8 - 1;
         }
         power = power.wrapping_mul(3);
     }
