@@ -50,6 +50,8 @@ pub enum Stats {
 pub enum Verb {
     /// Transcribe speech in audio or video files to text or captions
     Transcribe(Box<Transcribe>),
+    /// Talk with a language model: in a terminal, one answer, or a batch from a pipe
+    Chat(Box<super::chat::args::Chat>),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -328,9 +330,9 @@ pub enum ModelsVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Show one model's files and configuration
+    /// Show what a model is: architecture, parameters, types, context, template; and its files
     Show {
-        /// Directory, `org/name` or a known name
+        /// GGUF file, directory, `org/name` or a known name
         model: String,
     },
     /// Remove a model from the cache
@@ -351,6 +353,30 @@ pub struct Devices {
 /// `oxiline bench`
 #[derive(Debug, Args)]
 pub struct Bench {
+    /// Measure this language model (GGUF file, directory, `org/name`) instead of the machine
+    #[arg(value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "model")]
+    pub prompt: usize,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "model")]
+    pub generate: usize,
+    /// Runs of each
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "model")]
+    pub repeat: usize,
+    /// Sequences decoded together
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "model")]
+    pub decode_batch: usize,
+    /// How the cache is kept: f32, f16, int8
+    #[arg(long, value_name = "TYPE", requires = "model")]
+    pub kv: Option<String>,
+    /// Quantise the weights at load: q8, q4
+    #[arg(long, value_name = "Q", requires = "model")]
+    pub quant: Option<String>,
+    /// Compute in float32 on dequantised weights
+    #[arg(long, requires = "model")]
+    pub exact: bool,
     /// JSON
     #[arg(long)]
     pub json: bool,
