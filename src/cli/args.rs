@@ -397,6 +397,8 @@ pub enum DumpVerb {
     Whisper(Box<DumpWhisper>),
     /// Language model: `input_ids` to `logits hidden greedy_ids`
     Text(DumpText),
+    /// Sampling: `logits` (and `previous` tokens) to the `probabilities` tokens are drawn with
+    Sample(Box<DumpSample>),
     /// Voice activity: `samples` to `probabilities`
     Vad(DumpVad),
     /// Resampling: `samples` to `samples`
@@ -420,6 +422,38 @@ pub struct InOut {
     /// Safetensors file to write
     #[arg(long, value_name = "OUT")]
     pub output: PathBuf,
+}
+
+/// `oxiline dump sample`
+#[derive(Debug, Args)]
+pub struct DumpSample {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub choose: super::chat::args::Choose,
+    /// A key of the engine's options with its value (may be given again)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub option: Vec<(String, String)>,
+    /// Tokens already there, for penalties [default: the tensor `previous` or `context_ids`, if any]
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
+    pub previous: Option<Vec<u32>>,
+    /// The previous tokens are the answer's, not the prompt's: presence and frequency count them
+    #[arg(long)]
+    pub answered: bool,
+}
+
+impl DumpSample {
+    /// All settings in order.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.choose.settings().chain(self.option.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.into(), value.into()))
 }
 
 /// `oxiline dump whisper`

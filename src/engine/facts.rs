@@ -38,7 +38,12 @@ pub fn chat_template(weights: &Path) -> Result<Option<ChatTemplate>> {
 /// # Errors
 /// It has none, or one that cannot be used.
 pub fn tokenizer(weights: &Path) -> Result<Tokenizer> {
-    Tokenizer::load(weights).map_err(Error::msg)
+    // A folder without weights may have a tokenizer all the same.
+    match Checkpoint::open(weights, Mode::Mmap) {
+        Ok(checkpoint) => oxiline_language::llm::tokenizer(&checkpoint),
+        Err(_) if weights.is_dir() => Tokenizer::load(weights).map_err(Error::msg),
+        Err(error) => Err(Error::msg(error)),
+    }
 }
 
 /// The options as the decoder below takes them, for [`oxiline_language::decoder::Decoder::load`].

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oxiline_graph::protocol::llm::{ContextFull, Generate, Grammar, Llm, OpenLlm, Prompt, Sampling};
-use oxiline_graph::{ActorHandle, Error, Load, Result};
+use oxiline_graph::{ActorConfig, ActorHandle, Error, Load, Result};
+use oxiline_language::llm::{LlmModel, LlmOptions};
 use serde_json::{Map, Value};
 
 /// A key of [`EngineOptions::set`].
@@ -249,9 +250,15 @@ impl EngineOptions {
 }
 
 /// Loads the weights and starts the model's actor.
-pub(super) fn start(weights: &Path, options: &EngineOptions, _load: &Load) -> Result<ActorHandle<Llm>> {
-    let _ = (options, super::CLASS);
-    Err(Error::msg(format_args!("`{}`: language models are not part of this build yet", weights.display())))
+pub(super) fn start(weights: &Path, options: &EngineOptions, load: &Load) -> Result<ActorHandle<Llm>> {
+    let mut model = options.model.clone();
+    model.insert("weights".into(), weights.to_string_lossy().into());
+    if let Some(format) = model.get("kv").filter(|kv| kv.is_string()).cloned() {
+        model.insert("kv".into(), serde_json::json!({ "format": format }));
+    }
+    let model: LlmOptions = serde_json::from_value(Value::Object(model)).map_err(Error::msg)?;
+    let config = ActorConfig { name: "llm".into(), ..ActorConfig::default() };
+    ActorHandle::load_with::<LlmModel>(model, super::CLASS, config, load)
 }
 
 fn bad(name: &str, value: &str, wanted: &str) -> Error {

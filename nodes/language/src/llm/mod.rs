@@ -11,6 +11,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use actor::LlmModel;
+pub use actor::{LlmModel, tokenizer};
 pub use node::{LlmChat, LlmGenerate};
 pub use options::{Evict, KvKind, KvOptions, LlmOptions, QuantKind, Size};
