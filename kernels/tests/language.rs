@@ -120,7 +120,8 @@ fn gates() {
         let (gate, up) = (pick(0), pick(1));
         type Two = fn(&Pool, &mut [f32], &[f32]);
         type Fused = fn(&Pool, &[f32], usize, &mut [f32]);
-        let kinds: [(Two, Fused, fn(f32) -> f64); 2] =
+        type Kind = (Two, Fused, fn(f32) -> f64);
+        let kinds: [Kind; 2] =
             [(ops::silu_mul, ops::silu_mul_fused, silu), (ops::gelu_tanh_mul, ops::gelu_tanh_mul_fused, gelu)];
         for (two, fused, exact) in kinds {
             let got = everywhere(|pool| {

@@ -40,7 +40,7 @@ pub(super) fn run(pool: &Pool, spec: &Experts, w: &ExpertWeights, x: &[f32], hid
         jobs.push((&weights.up, own, own_up));
     }
     matmuls(pool, jobs);
-    local::gate(pool, &mut gate, Some(&up), spec.inner, spec.activation);
+    local::gate(pool, &mut gate, Some(&up), spec.activation);
     // The inputs are not needed any more: their room takes the results.
     let mut jobs = Vec::new();
     let (mut g, mut y) = (&*gate, &mut *input);
