@@ -375,6 +375,12 @@ pub enum DumpVerb {
     Resample(DumpResample),
     /// Names, shapes and types of a checkpoint's tensors, or one tensor's values
     Tensors(DumpTensors),
+    /// Quantised weights: `blocks` to `values`
+    Dequantize(DumpDequantize),
+    /// Quantising: `values` to `blocks`
+    Quantize(DumpQuantize),
+    /// A quantised matrix times `x`: `blocks x` to `y`
+    Matvec(DumpMatvec),
 }
 
 /// Input and output of a dump.
@@ -437,6 +443,48 @@ pub struct DumpResample {
     /// Rate of the output, Hz
     #[arg(long, value_name = "R")]
     pub rate_out: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump dequantize`
+#[derive(Debug, Args)]
+pub struct DumpDequantize {
+    /// GGUF block type such as Q4_K, or mlx
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: String,
+    /// Bits of a quant, with `--type mlx`
+    #[arg(long, value_name = "N")]
+    pub bits: Option<u32>,
+    /// Weights of a group, with `--type mlx` [default: what the shapes say]
+    #[arg(long, value_name = "N")]
+    pub group: Option<usize>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump quantize`
+#[derive(Debug, Args)]
+pub struct DumpQuantize {
+    /// Block type: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, F32, F16 or BF16
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump matvec`
+#[derive(Debug, Args)]
+pub struct DumpMatvec {
+    /// GGUF block type such as Q4_K
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: String,
+    /// In float32 on dequantised weights instead of the speed path
+    #[arg(long)]
+    pub exact: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub io: InOut,

@@ -117,6 +117,11 @@ impl Tensors {
         self.bytes(name).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
     }
 
+    /// u8 values.
+    pub fn u8(&self, name: &str) -> Vec<u8> {
+        self.bytes(name)
+    }
+
     /// i64 values.
     pub fn i64(&self, name: &str) -> Vec<i64> {
         self.bytes(name).as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect()

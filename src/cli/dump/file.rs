@@ -20,6 +20,11 @@ impl Out {
         Self { name: name.into(), dtype: Dtype::F32, shape: shape.to_vec(), bytes }
     }
 
+    /// Bytes.
+    pub fn u8(name: &str, shape: &[usize], bytes: Vec<u8>) -> Self {
+        Self { name: name.into(), dtype: Dtype::U8, shape: shape.to_vec(), bytes }
+    }
+
     /// Token ids as i64.
     pub fn ids(name: &str, ids: &[u32]) -> Self {
         let bytes = ids.iter().flat_map(|&v| i64::from(v).to_le_bytes()).collect();

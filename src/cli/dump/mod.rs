@@ -1,6 +1,8 @@
 //! `oxiline dump`: exact tensors in, exact tensors out. See docs/dump.md.
 
 mod file;
+mod input;
+mod quant;
 mod resample;
 mod tensors;
 mod vad;
@@ -18,6 +20,9 @@ pub fn run(args: Dump) -> Result<Outcome> {
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,
+        DumpVerb::Dequantize(args) => quant::dequantize(args)?,
+        DumpVerb::Quantize(args) => quant::quantize(args)?,
+        DumpVerb::Matvec(args) => quant::matvec(args)?,
     }
     Ok(Outcome::Done)
 }
