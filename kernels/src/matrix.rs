@@ -163,6 +163,13 @@ impl Matrix {
         if let Some(packed) = Packed::from_blocks(pool, out_dim, in_dim, kind, row) {
             return Self { out_dim, in_dim, data: Data::Packed(packed, Storage::Blocks(kind)) };
         }
+        if kind == BlockType::NVFP4 {
+            let mut values = vec![0.0; out_dim * in_dim];
+            for (r, values) in values.chunks_exact_mut(in_dim.max(1)).enumerate() {
+                kind.dequantize(row(r), values);
+            }
+            return Self::from_f32(out_dim, in_dim, &values, Storage::F32);
+        }
         let two = |i: usize| {
             let b = &row(i / in_dim)[i % in_dim * 2..][..2];
             u16::from_le_bytes([b[0], b[1]])

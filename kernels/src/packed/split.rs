@@ -46,7 +46,8 @@ const fn plain(code: Code, sub: usize, blocks: usize, min: bool, offset: i32) ->
 pub(crate) const fn layout(kind: BlockType) -> Option<Layout> {
     use BlockType as T;
     Some(match kind {
-        T::F32 | T::F16 | T::BF16 => return None,
+        // Scales of sixteen weights that are floats themselves: there is no packed form of them yet.
+        T::F32 | T::F16 | T::BF16 | T::NVFP4 => return None,
         T::Q4_0 => plain(Code::U4, 0, 1, false, 8),
         T::Q4_1 => plain(Code::U4, 0, 1, true, 0),
         T::Q5_0 => plain(Code::U5, 0, 1, false, 16),
@@ -130,7 +131,7 @@ pub(crate) fn split(kind: BlockType, b: &[u8], to: &mut Record, values: &mut [f3
     use BlockType as T;
     to.scale = u32::from(u16_at(b, 0));
     match kind {
-        T::F32 | T::F16 | T::BF16 => {}
+        T::F32 | T::F16 | T::BF16 | T::NVFP4 => {}
         T::Q4_0 | T::IQ4_NL => nibbles(&b[2..], &mut to.codes),
         T::Q4_1 => {
             to.min = u32::from(u16_at(b, 2));
