@@ -405,6 +405,8 @@ pub enum DumpVerb {
     Resample(DumpResample),
     /// Names, shapes and types of a checkpoint's tensors, or one tensor's values
     Tensors(DumpTensors),
+    /// Text on standard input to token ids, without special tokens added, or back
+    Tokens(DumpTokens),
     /// Quantised weights: `blocks` to `values`
     Dequantize(DumpDequantize),
     /// Quantising: `values` to `blocks`
@@ -596,6 +598,17 @@ pub struct DumpMatvec {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub io: InOut,
+}
+
+/// `oxiline dump tokens`
+#[derive(Debug, Args)]
+pub struct DumpTokens {
+    /// Model directory or file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Standard input is a JSON array of ids; print their text
+    #[arg(long)]
+    pub decode: bool,
 }
 
 /// `oxiline dump tensors`

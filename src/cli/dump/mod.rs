@@ -6,6 +6,7 @@ mod quant;
 mod resample;
 mod sample;
 mod tensors;
+mod tokens;
 mod text;
 mod vad;
 mod whisper;
@@ -24,6 +25,7 @@ pub fn run(args: Dump) -> Result<Outcome> {
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,
+        DumpVerb::Tokens(args) => tokens::run(args)?,
         DumpVerb::Dequantize(args) => quant::dequantize(args)?,
         DumpVerb::Quantize(args) => quant::quantize(args)?,
         DumpVerb::Matvec(args) => quant::matvec(args)?,

@@ -1,6 +1,6 @@
 //! Tokenizers out of a GGUF file's metadata.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ahash::AHashMap;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -15,6 +15,7 @@ use tokenizers::normalizers::{NFC, Prepend};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper};
 
+use super::plain::steers;
 use super::pretokenize::Kind;
 use super::special::Special;
 use super::{Tokenizer, guard};
@@ -28,6 +29,7 @@ const MAX_TOKEN: usize = 4096;
 
 /// Types of tokens, as GGUF numbers them.
 mod kind {
+    pub const NORMAL: i64 = 1;
     pub const UNKNOWN: i64 = 2;
     pub const CONTROL: i64 = 3;
     pub const USER_DEFINED: i64 = 4;
@@ -87,6 +89,19 @@ impl<'a> Vocabulary<'a> {
         ids
     }
 
+    /// Some converters write the turn markers of a SentencePiece vocabulary as ordinary pieces. A piece
+    /// between angle brackets that no merge makes could never be met otherwise: it is a marker.
+    fn lift_markup(&mut self, merges: &[(String, String)]) {
+        let made: HashSet<String, ahash::RandomState> =
+            merges.iter().map(|(left, right)| format!("{left}{right}")).collect();
+        for (token, is) in self.tokens.iter().zip(&mut self.types) {
+            let bracketed = token.len() > 2 && token.starts_with('<') && token.ends_with('>');
+            if *is == kind::NORMAL && bracketed && !made.contains(token) {
+                *is = if steers(token) { kind::CONTROL } else { kind::USER_DEFINED };
+            }
+        }
+    }
+
     /// Tokens matched in the text before anything else.
     fn added(&self) -> Vec<AddedToken> {
         let rows = self.tokens.iter().zip(&self.types).filter(|(token, _)| !token.is_empty());
@@ -111,11 +126,12 @@ impl Tokenizer {
                 "the file has no tokenizer (tokenizer.ggml.model); it is not a language model, or only a part of one",
             )
         })?;
-        let vocabulary = Vocabulary::read(metadata)?;
+        let mut vocabulary = Vocabulary::read(metadata)?;
         let (inner, add_bos) = match model {
             "gpt2" => byte_level(metadata, &vocabulary)?,
             "llama" => {
                 let merges = merges_by_score(metadata, &vocabulary)?;
+                vocabulary.lift_markup(&merges);
                 (sentence_piece(metadata, &vocabulary, merges)?, true)
             }
             "gemma4" => (sentence_piece(metadata, &vocabulary, listed_merges(metadata)?)?, true),

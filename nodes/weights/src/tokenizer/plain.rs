@@ -97,7 +97,7 @@ impl Plain {
 }
 
 /// Does a token that isn't marked as special steer the model all the same (`<think>`, `<tool_call>`)?
-fn steers(token: &str) -> bool {
+pub(super) fn steers(token: &str) -> bool {
     let bracketed =
         (token.starts_with('<') && token.ends_with('>')) || (token.starts_with('[') && token.ends_with(']'));
     let name = token.trim_matches(['<', '>', '/']);
