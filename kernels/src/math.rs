@@ -64,3 +64,31 @@ pub(crate) fn gelu<L: Lanes>(x: L) -> L {
     // NaN compares as not below zero and as not below 14: x - 0 = NaN.
     x.select_lt(L::splat(0.0), lower, upper)
 }
+
+/// `e^-|x|` in the two forms a logistic function needs: `1 / (1 + e^-x)`.
+#[inline(always)]
+pub(crate) fn sigmoid<L: Lanes>(x: L) -> L {
+    let one = L::splat(1.0);
+    let e = exp_negative(L::splat(0.0).sub(x.abs()));
+    x.select_lt(L::splat(0.0), e, one).div(one.add(e))
+}
+
+/// Our fit of `(tanh(y) - y) / y^3` in powers of `y^2` for `|y| <= 0.64`, relative error 5e-9.
+const TANH: [f32; 6] = [-0.333_333_34, 0.133_332_97, -0.053_957_6, 0.021_755_7, -0.008_301_7, 0.002_246];
+
+/// Hyperbolic tangent, within a few units in the last place.
+#[inline(always)]
+pub(crate) fn tanh<L: Lanes>(x: L) -> L {
+    let one = L::splat(1.0);
+    let square = x.mul(x);
+    let mut p = L::splat(TANH[5]);
+    for i in (0..5).rev() {
+        p = p.fma(square, L::splat(TANH[i]));
+    }
+    let near = x.mul(square).fma(p, x);
+    let a = x.abs();
+    let e = exp_negative(a.mul(L::splat(-2.0)));
+    let far = one.sub(e.add(e).div(one.add(e)));
+    let far = x.select_lt(L::splat(0.0), L::splat(0.0).sub(far), far);
+    a.select_lt(L::splat(0.625), near, far)
+}

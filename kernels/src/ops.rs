@@ -5,6 +5,12 @@ use crate::lanes::{Lanes, N, load_n, store_n};
 use crate::math;
 use crate::pool::{Parts, Pool};
 
+mod gated;
+mod rms;
+
+pub use gated::{gelu_tanh, gelu_tanh_mul, gelu_tanh_mul_fused, scale, silu, silu_mul, silu_mul_fused, softcap};
+pub use rms::{add_rms_norm, rms_norm, rms_norm_in_place};
+
 /// Values a thread should at least get.
 const SMALL: usize = 8 * 1024;
 

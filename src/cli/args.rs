@@ -50,6 +50,8 @@ pub enum Stats {
 pub enum Verb {
     /// Transcribe speech in audio or video files to text or captions
     Transcribe(Box<Transcribe>),
+    /// Talk with a language model: in a terminal, one answer, or a batch from a pipe
+    Chat(Box<super::chat::args::Chat>),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -328,9 +330,9 @@ pub enum ModelsVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Show one model's files and configuration
+    /// Show what a model is: architecture, parameters, types, context, template; and its files
     Show {
-        /// Directory, `org/name` or a known name
+        /// GGUF file, directory, `org/name` or a known name
         model: String,
     },
     /// Remove a model from the cache
@@ -351,6 +353,30 @@ pub struct Devices {
 /// `oxiline bench`
 #[derive(Debug, Args)]
 pub struct Bench {
+    /// Measure this language model (GGUF file, directory, `org/name`) instead of the machine
+    #[arg(value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "model")]
+    pub prompt: usize,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "model")]
+    pub generate: usize,
+    /// Runs of each
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "model")]
+    pub repeat: usize,
+    /// Sequences decoded together
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "model")]
+    pub decode_batch: usize,
+    /// How the cache is kept: f32, f16, int8
+    #[arg(long, value_name = "TYPE", requires = "model")]
+    pub kv: Option<String>,
+    /// Quantise the weights at load: q8, q4
+    #[arg(long, value_name = "Q", requires = "model")]
+    pub quant: Option<String>,
+    /// Compute in float32 on dequantised weights
+    #[arg(long, requires = "model")]
+    pub exact: bool,
     /// JSON
     #[arg(long)]
     pub json: bool,
@@ -369,12 +395,22 @@ pub struct Dump {
 pub enum DumpVerb {
     /// Whisper: `samples` to `mel encoder prompt_ids first_logits tokens language_probs`
     Whisper(Box<DumpWhisper>),
+    /// Language model: `input_ids` to `logits hidden greedy_ids`
+    Text(DumpText),
+    /// Sampling: `logits` (and `previous` tokens) to the `probabilities` tokens are drawn with
+    Sample(Box<DumpSample>),
     /// Voice activity: `samples` to `probabilities`
     Vad(DumpVad),
     /// Resampling: `samples` to `samples`
     Resample(DumpResample),
     /// Names, shapes and types of a checkpoint's tensors, or one tensor's values
     Tensors(DumpTensors),
+    /// Quantised weights: `blocks` to `values`
+    Dequantize(DumpDequantize),
+    /// Quantising: `values` to `blocks`
+    Quantize(DumpQuantize),
+    /// A quantised matrix times `x`: `blocks x` to `y`
+    Matvec(DumpMatvec),
 }
 
 /// Input and output of a dump.
@@ -386,6 +422,38 @@ pub struct InOut {
     /// Safetensors file to write
     #[arg(long, value_name = "OUT")]
     pub output: PathBuf,
+}
+
+/// `oxiline dump sample`
+#[derive(Debug, Args)]
+pub struct DumpSample {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub choose: super::chat::args::Choose,
+    /// A key of the engine's options with its value (may be given again)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub option: Vec<(String, String)>,
+    /// Tokens already there, for penalties [default: the tensor `previous` or `context_ids`, if any]
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
+    pub previous: Option<Vec<u32>>,
+    /// The previous tokens are the answer's, not the prompt's: presence and frequency count them
+    #[arg(long)]
+    pub answered: bool,
+}
+
+impl DumpSample {
+    /// All settings in order.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.choose.settings().chain(self.option.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.into(), value.into()))
 }
 
 /// `oxiline dump whisper`
@@ -417,6 +485,52 @@ pub struct DumpWhisper {
     pub load: LoadArgs,
 }
 
+/// `oxiline dump text`
+#[derive(Debug, Args)]
+pub struct DumpText {
+    /// Model: directory, file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    /// Greedy tokens after the input, end tokens like any other
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub greedy: usize,
+    /// Tokens of the input computed at a time [default: all]; results don't depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+    /// Compute in float32 on dequantised weights
+    #[arg(long, conflicts_with = "quant")]
+    pub exact: bool,
+    /// How keys and values are kept [default: f32 with --exact, else f16]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub kv: Option<KvArg>,
+    /// Quantise the weights at load
+    #[arg(long, value_name = "Q", value_enum)]
+    pub quant: Option<TextQuantArg>,
+    /// Write the residual stream too: `layer_last layer0_all embeddings_head`
+    #[arg(long)]
+    pub layers: bool,
+}
+
+/// `--kv`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum KvArg {
+    F32,
+    F16,
+    Int8,
+}
+
+/// `--quant` of language models
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum TextQuantArg {
+    Q8,
+    Q4,
+}
+
 /// `oxiline dump vad`
 #[derive(Debug, Args)]
 pub struct DumpVad {
@@ -437,6 +551,48 @@ pub struct DumpResample {
     /// Rate of the output, Hz
     #[arg(long, value_name = "R")]
     pub rate_out: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump dequantize`
+#[derive(Debug, Args)]
+pub struct DumpDequantize {
+    /// GGUF block type such as Q4_K, or mlx
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: String,
+    /// Bits of a quant, with `--type mlx`
+    #[arg(long, value_name = "N")]
+    pub bits: Option<u32>,
+    /// Weights of a group, with `--type mlx` [default: what the shapes say]
+    #[arg(long, value_name = "N")]
+    pub group: Option<usize>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump quantize`
+#[derive(Debug, Args)]
+pub struct DumpQuantize {
+    /// Block type: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, F32, F16 or BF16
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+}
+
+/// `oxiline dump matvec`
+#[derive(Debug, Args)]
+pub struct DumpMatvec {
+    /// GGUF block type such as Q4_K
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: String,
+    /// In float32 on dequantised weights instead of the speed path
+    #[arg(long)]
+    pub exact: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub io: InOut,

@@ -150,27 +150,48 @@ fn end_line(summary: &Summary, total: f64) -> Value {
     line
 }
 
+/// Two columns: the middle and the slowest of a hundred.
+fn milliseconds(measured: Option<oxiline::graph::stats::Percentiles>) -> String {
+    measured.map_or(String::new(), |p| format!(" {:>9.3} {:>9.3}", p.p50 * 1e3, p.p99 * 1e3))
+}
+
 fn table(summary: &Summary) -> String {
     use std::fmt::Write;
     let mut text = summary.to_string();
-    let _ =
-        write!(text, "\n  {:<20} {:>9} {:>9} {:>9} {:>9} {:>8}", "node", "busy s", "in s", "out s", "model s", "items");
+    let _ = write!(
+        text,
+        "\n  {:<20} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>9}",
+        "node", "busy s", "in s", "out s", "model s", "items", "p50 ms", "p99 ms"
+    );
     for n in &summary.stats.nodes {
         let _ = write!(
             text,
-            "\n  {:<20} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>8}",
+            "\n  {:<20} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>8}{}",
             n.name,
             n.busy_s,
             n.wait_in_s,
             n.wait_out_s,
             n.wait_model_s,
-            n.items_in.max(n.items_out)
+            n.items_in.max(n.items_out),
+            milliseconds(n.service)
         );
     }
-    let _ = write!(text, "\n  {:<40} {:>8} {:>8} {:>8} {:>9}", "edge", "sent", "received", "deepest", "blocked s");
+    let _ = write!(
+        text,
+        "\n  {:<40} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",
+        "edge", "sent", "received", "deepest", "blocked s", "age p50", "p99 ms"
+    );
     for e in &summary.stats.edges {
-        let _ =
-            write!(text, "\n  {:<40} {:>8} {:>8} {:>8} {:>9.3}", e.name, e.sent, e.received, e.max_items, e.blocked_s);
+        let _ = write!(
+            text,
+            "\n  {:<40} {:>8} {:>8} {:>8} {:>9.3}{}",
+            e.name,
+            e.sent,
+            e.received,
+            e.max_items,
+            e.blocked_s,
+            milliseconds(e.age)
+        );
     }
     for m in &summary.stats.models {
         let _ = write!(

@@ -1,6 +1,8 @@
 //! What the program's tests share: running the binary, fixtures, clips.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod echo;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -115,6 +117,11 @@ impl Tensors {
     /// f32 values.
     pub fn f32(&self, name: &str) -> Vec<f32> {
         self.bytes(name).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+
+    /// u8 values.
+    pub fn u8(&self, name: &str) -> Vec<u8> {
+        self.bytes(name)
     }
 
     /// i64 values.

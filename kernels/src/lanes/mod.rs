@@ -27,6 +27,9 @@ pub(crate) trait Lanes: Copy {
     /// Sixteen readable bfloat16.
     unsafe fn load_bf16(from: *const u16) -> Self;
     /// # Safety
+    /// Sixteen readable bytes.
+    unsafe fn load_i8(from: *const i8) -> Self;
+    /// # Safety
     /// Sixteen writable values.
     unsafe fn store(self, to: *mut f32);
     fn add(self, other: Self) -> Self;
@@ -97,6 +100,12 @@ impl Lanes for Scalar {
         // SAFETY: the caller's promise.
         let bits = unsafe { from.cast::<[u16; N]>().read_unaligned() };
         Self::each(|i| bf16::from_bits(bits[i]).to_f32())
+    }
+    #[inline]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: the caller's promise.
+        let values = unsafe { from.cast::<[i8; N]>().read_unaligned() };
+        Self::each(|i| f32::from(values[i]))
     }
     #[inline]
     unsafe fn store(self, to: *mut f32) {
@@ -254,6 +263,21 @@ impl Elem for BF16 {
     }
     fn from_f32(value: f32) -> Self {
         Self(bf16::from_f32(value).to_bits())
+    }
+}
+
+/// Whole numbers whose scale is somebody else's.
+impl Elem for i8 {
+    #[inline(always)]
+    unsafe fn lanes<L: Lanes>(from: *const Self) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_i8(from) }
+    }
+    fn to_f32(self) -> f32 {
+        f32::from(self)
+    }
+    fn from_f32(value: f32) -> Self {
+        value.round_ties_even() as Self
     }
 }
 

@@ -75,6 +75,14 @@ impl Lanes for Avx2 {
         on_cpu!(Self(bf16x8(from), bf16x8(from.add(8))))
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        on_cpu!({
+            let bytes = _mm_loadu_si128(from.cast());
+            let (a, b) = (_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+            Self(_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b))
+        })
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         on_cpu!({
             _mm256_storeu_ps(to, self.0);
@@ -191,6 +199,10 @@ impl Lanes for Avx512 {
         Self(on_cpu!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
             from.cast()
         ))))))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        Self(on_cpu!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())))))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {

@@ -3,7 +3,19 @@
 //! A block is a fixed number of weights of one row in a fixed number of bytes. Rows are whole
 //! blocks, so a row starts at a byte and rows can be moved about without touching their contents.
 
+mod affine;
 mod dequantize;
+mod fp4;
+mod grids;
+mod integers;
+mod iq;
+mod k;
+mod legacy;
+mod quantize;
+mod ternary;
+
+pub use affine::Affine;
+pub use integers::Integers;
 
 /// The element types of GGUF files that hold weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +46,7 @@ pub enum BlockType {
     TQ1_0,
     TQ2_0,
     MXFP4,
+    NVFP4,
 }
 
 /// Type, number in files, weights in a block, bytes of a block.
@@ -63,6 +76,7 @@ const TYPES: &[(BlockType, u32, &str, usize, usize)] = &[
     (BlockType::TQ1_0, 34, "TQ1_0", 256, 54),
     (BlockType::TQ2_0, 35, "TQ2_0", 256, 66),
     (BlockType::MXFP4, 39, "MXFP4", 32, 17),
+    (BlockType::NVFP4, 40, "NVFP4", 64, 36),
 ];
 
 impl BlockType {
@@ -109,15 +123,5 @@ impl BlockType {
     /// Bytes of a row of `in_dim` weights; None when that isn't whole blocks, or too many.
     pub fn row_bytes(self, in_dim: usize) -> Option<usize> {
         if in_dim.is_multiple_of(self.block()) { (in_dim / self.block()).checked_mul(self.bytes()) } else { None }
-    }
-
-    /// The weights of whole blocks, bit for bit as gguf-py's reference computes them.
-    ///
-    /// # Panics
-    /// When `blocks` isn't whole blocks or `values` is not as long as they say.
-    pub fn dequantize(self, blocks: &[u8], values: &mut [f32]) {
-        assert!(blocks.len().is_multiple_of(self.bytes()), "whole blocks of {}", self.name());
-        assert_eq!(values.len(), blocks.len() / self.bytes() * self.block(), "a value a weight");
-        dequantize::run(self, blocks, values);
     }
 }

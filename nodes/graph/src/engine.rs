@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, Wait};
 use crate::error::{Error, Result};
+use crate::histogram::Histogram;
 use crate::item::{EosReason, Header, Item, Mark};
 use crate::link::{Link, Push};
 use crate::node::Declared;
@@ -50,6 +51,10 @@ pub(crate) struct NodeInfo {
     pub stop_seen: AtomicBool,
     /// There are new values for its settable options.
     pub settings: AtomicBool,
+    /// Nodes that are restarted with it.
+    pub companions: Vec<usize>,
+    /// A companion failed: it is to be made again.
+    pub renew: AtomicBool,
 }
 
 /// What does not change about an edge.
@@ -139,6 +144,10 @@ pub(crate) struct NodeState {
     pub settings: BTreeMap<&'static str, serde_json::Value>,
     /// Scopes that this node has paused.
     pub pausing: Vec<usize>,
+    /// Real time from taking an item to asking for the next one, and the item being worked on
+    /// (statistics).
+    pub service: Option<Histogram>,
+    pub serving: Option<(Instant, u64)>,
 }
 
 impl NodeState {
@@ -170,6 +179,8 @@ impl NodeState {
             watch: (0, None),
             settings: BTreeMap::new(),
             pausing: Vec::new(),
+            service: None,
+            serving: None,
         }
     }
 }
@@ -301,7 +312,7 @@ impl Engine {
     pub fn check(&self, me: usize) -> Result<()> {
         let info = &self.nodes[me];
         let ending = info.source && self.stopping.load(SeqCst) && !info.stop_seen.load(SeqCst);
-        if ending || self.cancelled.load(SeqCst) || self.scope_cancelled(me) {
+        if ending || self.cancelled.load(SeqCst) || info.renew.load(SeqCst) || self.scope_cancelled(me) {
             return Err(Error::Cancelled);
         }
         Ok(())
@@ -314,6 +325,12 @@ impl Engine {
         let mut st = self.lock();
         let mut granted = !self.lockstep;
         let mut polled = false;
+        if self.stats
+            && let Some((since, seq)) = st.nodes[me].serving.take()
+        {
+            let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            st.nodes[me].service.get_or_insert_default().add(nanos, seq);
+        }
         loop {
             self.check(me)?;
             st = self.hold(st, me);
@@ -348,9 +365,8 @@ impl Engine {
                         st.nodes[me].last = Some(*header);
                         st.nodes[me].items_in += 1;
                         if self.stats {
-                            let age = self.clock.now().saturating_sub(header.born);
-                            let counts = st.links[l].counts_mut();
-                            counts.max_age = counts.max_age.max(age);
+                            st.nodes[me].serving = Some((Instant::now(), header.seq));
+                            st.links[l].measure(self.clock.now().saturating_sub(header.born), header.seq);
                         }
                     }
                     st.room(l);

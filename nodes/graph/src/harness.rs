@@ -200,6 +200,7 @@ impl Harness {
             clock: self.clock,
             drain: Duration::from_secs(10),
             restart: None,
+            stays: false,
             nodes,
             edges,
             models: Vec::new(),

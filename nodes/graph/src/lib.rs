@@ -16,6 +16,7 @@ mod diagnose;
 mod engine;
 pub mod error;
 pub mod harness;
+mod histogram;
 pub mod io;
 pub mod item;
 pub mod link;

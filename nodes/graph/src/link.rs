@@ -17,6 +17,7 @@
 
 use std::collections::VecDeque;
 
+use crate::histogram::{Histogram, Percentiles};
 use crate::item::{EosReason, Gap, GapReason, Header, Item, Mark};
 use crate::payload::Payload;
 use crate::plan::{Cap, Full};
@@ -68,8 +69,6 @@ pub struct Counts {
     pub blocked: u64,
     /// How long it waited, nanoseconds of real time.
     pub blocked_ns: u64,
-    /// Greatest age (now - born) of a taken item, nanoseconds; 0 when statistics are off.
-    pub max_age: Nanos,
 }
 
 impl Counts {
@@ -122,6 +121,8 @@ pub struct Link {
     closed: bool,
     sealed: bool,
     end: Option<EosReason>,
+    /// Ages of taken items (statistics).
+    ages: Option<Histogram>,
 }
 
 impl Link {
@@ -143,6 +144,7 @@ impl Link {
             closed: false,
             sealed: false,
             end: None,
+            ages: None,
         }
     }
 
@@ -154,6 +156,24 @@ impl Link {
     /// The counters, to add what only the engine knows (blocked time, age).
     pub(crate) fn counts_mut(&mut self) -> &mut Counts {
         &mut self.counts
+    }
+
+    /// Notes the age (now - born) of an item that was taken.
+    pub(crate) fn measure(&mut self, age: Nanos, seq: u64) {
+        self.ages.get_or_insert_default().add(u64::try_from(age).unwrap_or(0), seq);
+    }
+
+    /// Ages of taken items, when they were noted.
+    pub(crate) fn ages(&self) -> Option<Percentiles> {
+        self.ages.as_ref().and_then(Histogram::percentiles)
+    }
+
+    /// When the oldest queued item was born.
+    pub(crate) fn oldest(&self) -> Option<Nanos> {
+        self.queue.iter().find_map(|entry| match &entry.item {
+            Item::Data(header, _) => Some(header.born),
+            _ => None,
+        })
     }
 
     /// Data items queued.

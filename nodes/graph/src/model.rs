@@ -110,6 +110,7 @@ pub struct Job<'a, M: Model> {
     pub(crate) replies: &'a Replies<<M::Protocol as Protocol>::Reply>,
     pub(crate) done: &'a mut Option<Result<()>>,
     pub(crate) first: bool,
+    pub(crate) waited: std::time::Duration,
 }
 
 impl<M: Model> Job<'_, M> {
@@ -131,6 +132,10 @@ impl<M: Model> Job<'_, M> {
     pub fn cancel_token(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
         let flag = self.replies.cancelled.clone();
         Arc::new(move || flag.load(SeqCst))
+    }
+    /// How long the request waited for its first step.
+    pub fn waited(&self) -> std::time::Duration {
+        self.waited
     }
     /// Is this the job's first step?
     pub fn first(&self) -> bool {
@@ -240,18 +245,20 @@ impl Drop for ModelSlot {
 /// A model named by a node, not yet loaded.
 pub struct ModelRef<P: Protocol> {
     slot: Arc<ModelSlot>,
+    /// The node's own class, where it has one.
+    class: Option<Class>,
     _p: PhantomData<fn() -> P>,
 }
 
 impl<P: Protocol> Clone for ModelRef<P> {
     fn clone(&self) -> Self {
-        Self { slot: self.slot.clone(), _p: PhantomData }
+        Self { slot: self.slot.clone(), class: self.class, _p: PhantomData }
     }
 }
 
 impl<P: Protocol> ModelRef<P> {
     /// Checks that the slot's model speaks `P`.
-    pub(crate) fn from_slot(slot: Arc<ModelSlot>, node: &str) -> Result<Self> {
+    pub(crate) fn from_slot(slot: Arc<ModelSlot>, node: &str, class: Option<Class>) -> Result<Self> {
         if slot.kind.protocol() != P::NAME {
             return Err(Error::msg(format_args!(
                 "node `{node}` needs a model that speaks `{}`, but `[models.{}]` is a `{}`, which speaks `{}`",
@@ -261,7 +268,7 @@ impl<P: Protocol> ModelRef<P> {
                 slot.kind.protocol()
             )));
         }
-        Ok(Self { slot, _p: PhantomData })
+        Ok(Self { slot, class, _p: PhantomData })
     }
     /// Opens a session; the model is loaded by now.
     /// Error::Busy when the model has as many sessions as it may have.
@@ -282,7 +289,7 @@ impl<P: Protocol> ModelRef<P> {
             .into_any()
             .downcast::<Shared<P>>()
             .map_err(|_| Error::msg(format_args!("model `{}` does not speak `{}`", self.slot.name, P::NAME)))?;
-        Ok(ActorHandle::of(shared, *class))
+        Ok(ActorHandle::of(shared, self.class.unwrap_or(*class)))
     }
 }
 

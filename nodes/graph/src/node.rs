@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 pub use crate::io::{Incoming, Input, Io, Output, Prepare, Timed};
 use crate::model::{ModelRef, Protocol};
 use crate::payload::PortType;
+use crate::plan::Class;
 use crate::time::Span;
 
 /// One stage of a graph: an ordinary loop over typed inputs and outputs.
@@ -41,7 +42,7 @@ pub struct PortDecl {
     pub name: &'static str,
     /// Type with what is accepted or offered.
     pub ty: PortType,
-    /// An input that may stay unconnected.
+    /// It may stay unconnected without a word.
     pub optional: bool,
     /// An output that takes its open parameters from this input.
     pub like: Option<&'static str>,
@@ -80,13 +81,18 @@ pub struct Declared {
 pub struct Setup {
     name: Arc<str>,
     model: Option<Arc<crate::model::ModelSlot>>,
+    class: Option<Class>,
     declared: Declared,
 }
 
 impl Setup {
     /// For the loader: a setup for the node `name`, whose `model` key names `model`.
     pub fn new(name: Arc<str>, model: Option<Arc<crate::model::ModelSlot>>) -> Self {
-        Self { name, model, declared: Declared::default() }
+        Self { name, model, class: None, declared: Declared::default() }
+    }
+    /// For the loader: sessions the node opens are of this class, whatever its model says.
+    pub fn set_class(&mut self, class: Option<Class>) {
+        self.class = class;
     }
     /// For the loader: what was declared.
     pub fn into_declared(self) -> Declared {
@@ -108,6 +114,10 @@ impl Setup {
     pub fn output(&mut self, name: &'static str, ty: PortType) {
         self.declared.outputs.push(PortDecl { name, ty, optional: false, like: None });
     }
+    /// An output that is a by-product: no word when nothing is connected to it.
+    pub fn optional_output(&mut self, name: &'static str, ty: PortType) {
+        self.declared.outputs.push(PortDecl { name, ty, optional: true, like: None });
+    }
     /// An output whose audio parameters are those of an input where `ty` says `Any`.
     pub fn output_like(&mut self, name: &'static str, ty: PortType, input: &'static str) {
         self.declared.outputs.push(PortDecl { name, ty, optional: false, like: Some(input) });
@@ -123,7 +133,7 @@ impl Setup {
                 P::NAME
             )));
         };
-        ModelRef::from_slot(slot.clone(), &self.name)
+        ModelRef::from_slot(slot.clone(), &self.name, self.class)
     }
     /// A file this node will write ("-" is standard output): two writers of one file are an error.
     pub fn writes(&mut self, path: PathBuf) {

@@ -169,11 +169,25 @@ pub struct PlannedModel {
     pub keep: Duration,
 }
 
+/// Who is restarted with a failed member of a scope that has a restart policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Group {
+    /// Nobody else.
+    #[default]
+    One,
+    /// The members downstream of it.
+    Rest,
+    /// All members.
+    All,
+}
+
 /// A cancel scope.
 #[derive(Debug, Clone)]
 pub struct PlannedScope {
     /// Name.
     pub name: Arc<str>,
+    /// Who is restarted together.
+    pub group: Group,
 }
 
 /// A checked graph.
@@ -194,6 +208,8 @@ pub struct Plan {
     pub models: Vec<PlannedModel>,
     /// Scopes.
     pub scopes: Vec<PlannedScope>,
+    /// The graph goes on when its sources have ended, until it is stopped (`end = "never"`).
+    pub stays: bool,
     /// Worst-case bytes: edges and node budgets, where known.
     pub worst_case_bytes: Option<u64>,
     /// Warnings and inserted converters, as sentences, already shown by `graph check`.

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::item::EosReason;
 use crate::link::Link;
 use crate::model::{Load, ModelSlot};
-use crate::plan::{Class, Plan, PlannedModel};
+use crate::plan::{Class, Group, Plan, PlannedModel};
 use crate::stats::{self, Outcome, Stats, Summary};
 use crate::supervise::{self, Worker};
 
@@ -125,10 +125,12 @@ impl Runtime {
 
     /// Starts a graph. What goes wrong while loading or running is in its [`Summary`].
     pub fn start(&self, plan: Plan) -> Result<RunHandle> {
+        let stays = plan.stays;
         let (engine, workers, models) = build(plan, &self.options)?;
         let actors: Actors = Arc::default();
         let graph = Graph {
             engine: engine.clone(),
+            stays,
             models,
             actors: actors.clone(),
             pool: self.pool.clone(),
@@ -374,8 +376,12 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
             epoch: AtomicU32::new(0),
             stop_seen: AtomicBool::new(false),
             settings: AtomicBool::new(false),
+            companions: Vec::new(),
+            renew: AtomicBool::new(false),
         });
     }
+    let groups: Vec<Group> = plan.scopes.iter().map(|scope| scope.group).collect();
+    companions(&mut nodes, &edges, &groups);
     let states: Vec<NodeState> = nodes.iter().map(|n| NodeState::new(n.inputs.len(), n.outputs.len())).collect();
     let state = State {
         links,
@@ -412,9 +418,28 @@ fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Vec<Worker>, 
     Ok((Arc::new(engine), workers, plan.models.into_iter().map(Model::from).collect()))
 }
 
+/// Finds for every member of a scope who is restarted with it.
+fn companions(nodes: &mut [NodeInfo], edges: &[EdgeInfo], groups: &[Group]) {
+    for me in 0..nodes.len() {
+        let Some(scope) = nodes[me].scope else { continue };
+        let mut reached = vec![groups[scope] == Group::All; nodes.len()];
+        let mut open = if groups[scope] == Group::Rest { vec![me] } else { Vec::new() };
+        while let Some(from) = open.pop() {
+            for edge in edges.iter().filter(|edge| edge.from.0 == from && !edge.feedback) {
+                if !std::mem::replace(&mut reached[edge.to.0], true) {
+                    open.push(edge.to.0);
+                }
+            }
+        }
+        let with = (0..nodes.len()).filter(|&n| n != me && reached[n] && nodes[n].scope == Some(scope)).collect();
+        nodes[me].companions = with;
+    }
+}
+
 /// A graph from its supervisor's point of view.
 struct Graph {
     engine: Arc<Engine>,
+    stays: bool,
     models: Vec<Model>,
     actors: Actors,
     pool: Arc<Pool>,
@@ -528,7 +553,7 @@ impl Graph {
         let mut st = self.engine.lock();
         let shortest = self.engine.nodes.iter().filter_map(|n| n.stall).min();
         let tick = shortest.map(|stall| (stall / 4).max(Duration::from_millis(10)));
-        while st.live > 0 {
+        while st.live > 0 || (self.stays && !self.engine.stopping.load(SeqCst)) {
             let now = Instant::now();
             if st.deadline.is_some_and(|deadline| deadline <= now) {
                 if self.engine.killed.load(SeqCst) {
@@ -548,7 +573,7 @@ impl Graph {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            if st.live > 0 {
+            if st.live > 0 || (self.stays && !self.engine.stopping.load(SeqCst)) {
                 st = st.wait_supervisor(timeout);
             }
         }

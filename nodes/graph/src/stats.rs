@@ -6,6 +6,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::engine::{Engine, NodeEnd, State, Status};
+use crate::histogram::Histogram;
+pub use crate::histogram::Percentiles;
 use crate::link::DROP_REASONS;
 
 /// What one node has done.
@@ -46,6 +48,9 @@ pub struct NodeStats {
     /// The node's own values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub reports: BTreeMap<&'static str, serde_json::Value>,
+    /// Real time from taking an item to asking for the next (with statistics on).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<Percentiles>,
     /// Seconds done and in all, when the node reports progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<(f64, Option<f64>)>,
@@ -81,8 +86,13 @@ pub struct EdgeStats {
     pub blocked: u64,
     /// Seconds the sender waited for room.
     pub blocked_s: f64,
-    /// Greatest age of a received item, nanoseconds (0: statistics off).
-    pub max_age: i64,
+    /// Seconds since the oldest queued item was born.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head_age_s: Option<f64>,
+    /// Ages of received items, from their birth at a source to here (with statistics on). On an edge
+    /// into a sink that is the latency of the whole path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age: Option<Percentiles>,
 }
 
 /// Requests of one class at a model actor.
@@ -258,6 +268,7 @@ pub(crate) fn collect(engine: &Engine, state: &State) -> Stats {
             clamped: node.clamped,
             counters: node.counters.clone(),
             reports: node.reports.clone(),
+            service: node.service.as_ref().and_then(Histogram::percentiles),
             progress: node.progress,
         }
     });
@@ -278,7 +289,8 @@ pub(crate) fn collect(engine: &Engine, state: &State) -> Stats {
             max_time: counts.max_time,
             blocked: counts.blocked,
             blocked_s: seconds(counts.blocked_ns),
-            max_age: counts.max_age,
+            head_age_s: link.oldest().map(|born| engine.clock.now().saturating_sub(born).max(0) as f64 * 1e-9),
+            age: link.ages(),
         }
     });
     Stats { nodes: nodes.collect(), edges: edges.collect(), models: Vec::new() }

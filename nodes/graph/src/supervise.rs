@@ -13,7 +13,7 @@ use crate::item::{EosReason, Gap, GapReason, Item, Mark};
 use crate::model::ModelSlot;
 use crate::node::{DynNode, Setup};
 use crate::plan::{Bypass, MakeNode, Restart};
-use crate::time::Nanos;
+use crate::time::{Nanos, Span};
 
 /// What the thread of a node needs beside the engine.
 pub(crate) struct Worker {
@@ -63,6 +63,12 @@ pub(crate) fn run(engine: &Arc<Engine>, me: usize, mut worker: Worker) {
         let sentence = loop {
             match ran {
                 Ran::Done => return complete(engine, me),
+                Ran::Cancelled if renewed(engine, me) => {
+                    ran = again(engine, me, &mut worker, Span::default(), "a member of its scope failed");
+                    if let Ran::Done = ran {
+                        break None;
+                    }
+                }
                 Ran::Cancelled => match unwind(engine, me) {
                     Some((reason, end)) => return finish(engine, me, &reason, end),
                     None => break None,
@@ -70,7 +76,10 @@ pub(crate) fn run(engine: &Arc<Engine>, me: usize, mut worker: Worker) {
                 Ran::Failed(sentence) => {
                     match worker.restart.filter(|restart| may_restart(engine, &mut restarts, restart)) {
                         None => break Some(sentence),
-                        Some(restart) => ran = again(engine, me, &mut worker, &restart, restarts.len(), &sentence),
+                        Some(restart) => {
+                            engine.renew_companions(me);
+                            ran = again(engine, me, &mut worker, pause(&restart, restarts.len()), &sentence);
+                        }
                     }
                     if let Ran::Done = ran {
                         break None;
@@ -159,14 +168,29 @@ fn may_restart(engine: &Engine, restarts: &mut VecDeque<Nanos>, restart: &Restar
     allowed
 }
 
+/// Is the node to be made again because a companion failed? An end of the graph comes first.
+fn renewed(engine: &Engine, me: usize) -> bool {
+    let info = &engine.nodes[me];
+    let ending = engine.cancelled.load(SeqCst) || (info.source && engine.stopping.load(SeqCst));
+    info.renew.swap(false, SeqCst) && !ending
+}
+
+/// How long to wait before the `nth` restart.
+fn pause(restart: &Restart, nth: usize) -> Span {
+    let doubled = restart.backoff.0.saturating_mul(1 << (nth.saturating_sub(1)).min(20));
+    Span(doubled.min(restart.backoff_max.0))
+}
+
 /// Makes the node again after a pause; tells the neighbours to start over.
-fn again(engine: &Arc<Engine>, me: usize, worker: &mut Worker, restart: &Restart, nth: usize, why: &str) -> Ran {
+fn again(engine: &Arc<Engine>, me: usize, worker: &mut Worker, pause: Span, why: &str) -> Ran {
     let io = Io { engine: engine.clone(), me };
     io.note(format!("{why}; restarted"));
-    engine.lock().nodes[me].restarts += 1;
+    {
+        let mut st = engine.lock();
+        st.nodes[me].restarts += 1;
+        st.nodes[me].serving = None;
+    }
     worker.node = Box::new(Gone);
-    let doubled = restart.backoff.0.saturating_mul(1 << (nth.saturating_sub(1)).min(20));
-    let pause = crate::time::Span(doubled.min(restart.backoff_max.0));
     let (make, slot) = (worker.make.clone(), worker.slot.clone());
     let node = &mut worker.node;
     guarded(engine, me, " while restarting", || {

@@ -72,7 +72,7 @@ fn ten_thousand_cancels_let_nothing_stale_through() {
             edge((2, 0), (3, 0), 8, Full::Block),
         ],
     );
-    plan.scopes = vec![PlannedScope { name: "reply".into() }];
+    plan.scopes = vec![PlannedScope { name: "reply".into(), group: Group::One }];
     let summary = run(plan);
     assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
     assert!(summary.conserved);
@@ -103,7 +103,7 @@ fn cancels_from_outside_the_baton_conserve_in_real_time() {
             edge((2, 0), (3, 0), 4, Full::Block),
         ],
     );
-    plan.scopes = vec![PlannedScope { name: "reply".into() }];
+    plan.scopes = vec![PlannedScope { name: "reply".into(), group: Group::One }];
     plan.clock = ClockKind::Monotonic;
     let summary = run(plan);
     assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
@@ -138,7 +138,7 @@ fn a_member_is_told_once_and_starts_over_and_open_segments_end() {
     });
     member.scope = Some(0);
     let mut plan = plan(vec![member, sink("c", &log), canceller], vec![edge((0, 0), (1, 0), 8, Full::Block)]);
-    plan.scopes = vec![PlannedScope { name: "reply".into() }];
+    plan.scopes = vec![PlannedScope { name: "reply".into(), group: Group::One }];
     let summary = run(plan);
     assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
     assert_eq!(told.load(Ordering::SeqCst), 1);

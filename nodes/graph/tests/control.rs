@@ -46,7 +46,7 @@ fn paused_graph(n: i64, arrivals: &Arrivals, pauser: impl FnMut(&Io) -> Result<(
     keys.cancels = vec![0];
     let edges = vec![edge((0, 0), (1, 0), 4, Full::Block), edge((1, 0), (2, 0), 4, Full::Block)];
     let mut plan = plan(vec![ticking(n), member, watching(arrivals), keys], edges);
-    plan.scopes = vec![PlannedScope { name: "reply".into() }];
+    plan.scopes = vec![PlannedScope { name: "reply".into(), group: Group::One }];
     plan
 }
 

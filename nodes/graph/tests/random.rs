@@ -102,7 +102,7 @@ fn build(shape: &Shape, policies: bool) -> Built {
         nodes.push(canceller);
     }
     let mut plan = plan(nodes, edges);
-    plan.scopes = vec![PlannedScope { name: Arc::from("s") }];
+    plan.scopes = vec![PlannedScope { name: Arc::from("s"), group: Group::One }];
     Built { plan, log, ends, disorder }
 }
 

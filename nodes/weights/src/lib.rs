@@ -19,4 +19,4 @@ pub use blob::Mode;
 pub use checkpoint::{Checkpoint, Keep, MatrixRequest, TensorInfo};
 pub use dtype::Dtype;
 pub use error::{Error, ErrorKind, Result};
-pub use tokenizer::{DecodeStream, Tokenizer};
+pub use tokenizer::{DecodeStream, Special, Tokenizer};

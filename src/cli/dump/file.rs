@@ -20,6 +20,11 @@ impl Out {
         Self { name: name.into(), dtype: Dtype::F32, shape: shape.to_vec(), bytes }
     }
 
+    /// Bytes.
+    pub fn u8(name: &str, shape: &[usize], bytes: Vec<u8>) -> Self {
+        Self { name: name.into(), dtype: Dtype::U8, shape: shape.to_vec(), bytes }
+    }
+
     /// Token ids as i64.
     pub fn ids(name: &str, ids: &[u32]) -> Self {
         let bytes = ids.iter().flat_map(|&v| i64::from(v).to_le_bytes()).collect();
@@ -30,6 +35,37 @@ impl Out {
 /// The one-dimensional f32 tensor `name` of a safetensors file (f64, f16, bf16 and i16 are converted;
 /// i16 is taken as PCM).
 pub fn read_samples(path: &Path, name: &str) -> Result<Vec<f32>> {
+    with_tensor(path, name, |tensor| samples(path, name, tensor))
+}
+
+/// The one-dimensional tensor of token ids `name` of a safetensors file (i64, i32 or u32).
+pub fn read_ids(path: &Path, name: &str) -> Result<Vec<u32>> {
+    let shown = path.display();
+    with_tensor(path, name, |tensor| {
+        if tensor.shape().len() != 1 {
+            return Err(Error::msg(format_args!(
+                "{shown}: tensor `{name}` has shape {:?}; token ids are one-dimensional",
+                tensor.shape()
+            )));
+        }
+        let data = tensor.data();
+        let ids: Vec<i64> = match tensor.dtype() {
+            Dtype::I64 => data.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+            Dtype::I32 => data.as_chunks::<4>().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
+            Dtype::U32 => data.as_chunks::<4>().0.iter().map(|b| i64::from(u32::from_le_bytes(*b))).collect(),
+            other => {
+                return Err(Error::msg(format_args!("{shown}: tensor `{name}` is {other:?}; give int64 token ids")));
+            }
+        };
+        let id = |(at, id): (usize, &i64)| {
+            u32::try_from(*id)
+                .map_err(|_| Error::msg(format_args!("{shown}: id {at} of `{name}` is {id}, which is no token id")))
+        };
+        ids.iter().enumerate().map(id).collect()
+    })
+}
+
+fn with_tensor<T>(path: &Path, name: &str, work: impl FnOnce(&TensorView<'_>) -> Result<T>) -> Result<T> {
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|e| Error::msg(format_args!("cannot read {shown}: {e}")))?;
     let file = SafeTensors::deserialize(&bytes)
@@ -39,6 +75,11 @@ pub fn read_samples(path: &Path, name: &str) -> Result<Vec<f32>> {
         names.sort();
         Error::msg(format_args!("{shown} has no tensor `{name}`; it holds: {}", names.join(", ")))
     })?;
+    work(&tensor)
+}
+
+fn samples(path: &Path, name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
+    let shown = path.display();
     if tensor.shape().len() != 1 {
         return Err(Error::msg(format_args!(
             "{shown}: tensor `{name}` has shape {:?}; samples are one-dimensional (mono)",

@@ -1,8 +1,12 @@
 //! `oxiline dump`: exact tensors in, exact tensors out. See docs/dump.md.
 
 mod file;
+mod input;
+mod quant;
 mod resample;
+mod sample;
 mod tensors;
+mod text;
 mod vad;
 mod whisper;
 
@@ -15,9 +19,14 @@ use super::args::{Dump, DumpVerb};
 pub fn run(args: Dump) -> Result<Outcome> {
     match args.what {
         DumpVerb::Whisper(args) => whisper::run(*args)?,
+        DumpVerb::Text(args) => text::run(args)?,
+        DumpVerb::Sample(args) => sample::run(*args)?,
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,
+        DumpVerb::Dequantize(args) => quant::dequantize(args)?,
+        DumpVerb::Quantize(args) => quant::quantize(args)?,
+        DumpVerb::Matvec(args) => quant::matvec(args)?,
     }
     Ok(Outcome::Done)
 }

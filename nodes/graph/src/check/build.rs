@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::Work;
 use crate::error::{Error, Result};
 use crate::load::draft::{Draft, DraftInput, DraftModel, DraftNode, Endpoint};
+use crate::load::keys;
 use crate::load::message::{Reports, Spot, clip};
 use crate::load::value::{Kind, table_to_json};
 use crate::load::{LoadOptions, check_options, option_names};
@@ -160,9 +161,13 @@ fn make(
     }
     let schema = kind.schema();
     let names = option_names(schema);
+    let (mut class, mut class_spot) = (None, node.spot);
     for (key, value) in std::mem::take(&mut node.placement) {
         if names.contains(&key.name.as_str()) {
             node.options.entries.push((key, value));
+        } else if key.name == "class" {
+            class = keys::word("class", &keys::CLASSES, &value, reports);
+            class_spot = key.spot;
         } else {
             reports.warn(
                 key.spot,
@@ -186,7 +191,10 @@ fn make(
     }
     let make: MakeNode = {
         let kind = kind.clone();
-        Arc::new(move |setup: &mut Setup| kind.make(&options, setup))
+        Arc::new(move |setup: &mut Setup| {
+            setup.set_class(class);
+            kind.make(&options, setup)
+        })
     };
     let mut setup = Setup::new(node.name.clone(), model.map(|m| work.models[m].slot.clone()));
     let made = match make(&mut setup) {
@@ -208,6 +216,12 @@ fn make(
         reports.warn(
             node.spot,
             format!("`{}` uses no model; the key `model` of node `{}` changes nothing", node.kind, node.name),
+        );
+    }
+    if class.is_some() && declared.protocol.is_none() {
+        reports.warn(
+            class_spot,
+            format!("`{}` uses no model; the key `class` of node `{}` changes nothing", node.kind, node.name),
         );
     }
     if let Some((_, spot)) = node.scope.filter(|_| !declared.cancellable) {

@@ -80,7 +80,7 @@ pub(crate) fn plan(
     let mut work = work(registry, &draft);
     let (name, spot, graph) = (draft.name.clone(), draft.spot, draft.graph.clone());
     let scopes: Vec<(PlannedScope, Spot)> =
-        draft.scopes.iter().map(|s| (PlannedScope { name: s.name.clone() }, s.spot)).collect();
+        draft.scopes.iter().map(|s| (PlannedScope { name: s.name.clone(), group: s.group }, s.spot)).collect();
     for scope in draft.scopes.iter().filter(|s| s.members == 0 && s.declared) {
         reports.warn(
             scope.spot,
@@ -119,6 +119,7 @@ pub(crate) fn plan(
         clock: graph.clock,
         drain: graph.drain,
         restart: graph.restart,
+        stays: graph.stays,
         nodes: work.nodes,
         edges: work.edges.into_iter().map(|e| e.planned).collect(),
         models: work.models,

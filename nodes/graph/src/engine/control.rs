@@ -76,6 +76,21 @@ impl Engine {
         Ok(())
     }
 
+    /// A node is restarted: so are its companions, at their next step.
+    pub fn renew_companions(&self, me: usize) {
+        if self.nodes[me].companions.is_empty() {
+            return;
+        }
+        let mut st = self.lock();
+        for &n in &self.nodes[me].companions {
+            self.nodes[n].renew.store(true, SeqCst);
+            st.ready(n);
+            let waker = st.nodes[n].waker.clone();
+            st.calls.extend(waker);
+        }
+        st.schedule();
+    }
+
     /// The settings that came since the last call.
     pub fn settings(&self, me: usize) -> Vec<(&'static str, serde_json::Value)> {
         if !self.nodes[me].settings.swap(false, SeqCst) {

@@ -23,6 +23,8 @@ pub(crate) struct GraphKeys {
     pub auto_convert: bool,
     pub drain: Duration,
     pub restart: Option<Restart>,
+    /// It goes on when its sources have ended.
+    pub stays: bool,
 }
 
 /// One file with everything put in, ready to be flattened.
@@ -289,6 +291,7 @@ fn graph_keys(table: &Table, reports: &mut Reports) -> GraphKeys {
         auto_convert: true,
         drain: Duration::from_secs(10),
         restart: None,
+        stays: false,
     };
     if let Some(v) = table.get("clock") {
         out.clock = keys::word("clock", &keys::CLOCKS, v, reports).unwrap_or_default();
@@ -297,8 +300,7 @@ fn graph_keys(table: &Table, reports: &mut Reports) -> GraphKeys {
         out.budget = keys::span("latency_budget", v, reports).map(|s| (s, v.spot));
     }
     if let Some(v) = table.get("end") {
-        // Both end when all sources ended; "never" says that they do not, for the reader.
-        keys::word("end", &[("sources", ()), ("never", ())], v, reports);
+        out.stays = keys::word("end", &[("sources", false), ("never", true)], v, reports).unwrap_or(false);
     }
     if let Some(v) = table.get("auto_convert") {
         out.auto_convert = keys::flag("auto_convert", v, reports).unwrap_or(true);

@@ -7,7 +7,7 @@ use super::document::GraphKeys;
 use super::message::Spot;
 use super::value::{Table, Value};
 use crate::payload::PortType;
-use crate::plan::{Bypass, Cap, Class, Full, Restart};
+use crate::plan::{Bypass, Cap, Class, Full, Group, Restart};
 
 /// A flattened graph.
 pub(crate) struct Draft {
@@ -127,4 +127,5 @@ pub(crate) struct DraftScope {
     pub spot: Spot,
     pub declared: bool,
     pub members: usize,
+    pub group: Group,
 }

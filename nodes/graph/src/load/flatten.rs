@@ -11,6 +11,7 @@ use super::nodekeys;
 use super::value::{Key, Kind, Table, Value};
 use super::vars::Sets;
 use crate::payload::PortType;
+use crate::plan::Group;
 
 /// Sub-graphs in sub-graphs.
 const MAX_DEPTH: usize = 8;
@@ -124,7 +125,7 @@ impl<'a, 'r> Flattener<'a, 'r> {
         for (key, table) in document.scopes {
             let at = self.scope(&format!("{prefix}{}", key.name), key.spot);
             self.draft.scopes[at].declared = true;
-            nodekeys::scope(&key, &table, self.reader.reports);
+            self.draft.scopes[at].group = nodekeys::scope(&key, &table, self.reader.reports);
         }
         for (key, table) in document.nodes {
             if self.reader.reports.flooded() {
@@ -167,7 +168,7 @@ impl<'a, 'r> Flattener<'a, 'r> {
             return at;
         }
         let at = self.draft.scopes.len();
-        self.draft.scopes.push(DraftScope { name: name.into(), spot, declared: false, members: 0 });
+        self.draft.scopes.push(DraftScope { name: name.into(), spot, declared: false, members: 0, group: Group::One });
         self.scopes.insert(name.into(), at);
         at
     }

@@ -6,7 +6,7 @@
 mod document;
 pub(crate) mod draft;
 mod flatten;
-mod keys;
+pub(crate) mod keys;
 pub(crate) mod message;
 mod nodekeys;
 mod options;

@@ -6,7 +6,7 @@ use super::draft::{DraftEdge, DraftModel, DraftNode, ModelKeys};
 use super::keys;
 use super::message::{Reports, Spot, clip};
 use super::value::{Key, Kind, Table};
-use crate::plan::Bypass;
+use crate::plan::{Bypass, Group};
 
 /// Reads the runtime's keys of a node out of its table; the rest are its options.
 pub(crate) fn node(node: &mut DraftNode, table: Table, reports: &mut Reports) {
@@ -105,10 +105,6 @@ pub(crate) fn model(key: &Key, mut table: Table, prefix: &str, reports: &mut Rep
                 }
                 _ => keys::wrong("share", "a table such as { interactive = 4, live = 2, batch = 1 }", &value, reports),
             },
-            "kv" => reports.error(
-                key.spot,
-                "`kv` bounds the caches of language models, which this version does not have; leave it out",
-            ),
             _ => options.entries.push((key, value)),
         }
     }
@@ -124,16 +120,9 @@ pub(crate) fn model(key: &Key, mut table: Table, prefix: &str, reports: &mut Rep
     })
 }
 
-/// Checks a `[scopes.NAME]` table.
-pub(crate) fn scope(key: &Key, table: &Table, reports: &mut Reports) {
+/// Reads a `[scopes.NAME]` table.
+pub(crate) fn scope(key: &Key, table: &Table, reports: &mut Reports) -> Group {
     keys::unknown(table, &["group"], &format!("scopes.{}", key.name), reports);
-    if let Some(v) = table.get("group") {
-        let one = keys::word("group", &[("one", true), ("rest", false), ("all", false)], v, reports);
-        if one == Some(false) {
-            reports.warn(
-                v.spot,
-                format!("`group` of scope `{}` is not followed yet: a failure restarts only its own node", key.name),
-            );
-        }
-    }
+    let words = [("one", Group::One), ("rest", Group::Rest), ("all", Group::All)];
+    table.get("group").and_then(|v| keys::word("group", &words, v, reports)).unwrap_or_default()
 }

@@ -64,6 +64,7 @@ pub fn plan(nodes: Vec<PlannedNode>, edges: Vec<PlannedEdge>) -> Plan {
         clock: ClockKind::Virtual,
         drain: Duration::from_secs(10),
         restart: None,
+        stays: false,
         nodes,
         edges,
         models: Vec::new(),

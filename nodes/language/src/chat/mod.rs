@@ -1,1 +1,8 @@
-//! Conversations as prompts: the checkpoint's own Jinja template, tool calls, thinking.
+//! Conversations as text: a checkpoint's own template makes the prompt, and what the model writes is
+//! taken apart again into thinking, answer and tool calls.
+
+mod jinja;
+mod python;
+mod template;
+
+pub use template::{ChatTemplate, Variables};

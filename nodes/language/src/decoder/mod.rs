@@ -1,6 +1,49 @@
 //! The one decoder skeleton of all families: embedding, blocks, norm, head, caches.
 
+mod experts;
+mod load;
+mod local;
+mod model;
+pub mod names;
+pub mod rope;
+pub mod spec;
+mod state;
+
+pub use model::Decoder;
+pub use oxiline_kernels::KvFormat;
+pub use spec::Spec;
+pub use state::State;
+
 use oxiline_graph::Result;
+
+/// How to load a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadOptions {
+    /// Compute in float32 on dequantised weights: the mode that is compared with references.
+    pub exact: bool,
+    /// Quantise the weights at load.
+    pub quant: Option<Quant>,
+    /// How keys and values are kept; None: f32 in exact mode, else f16.
+    pub kv: Option<KvFormat>,
+}
+
+/// Integer weights made at load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Quant {
+    /// 8 bits in blocks of 32.
+    Q8,
+    /// 4 bits in blocks of 32.
+    Q4,
+}
+
+/// Looks at the residual stream of a forward pass. Rows are those of the whole batch in order; more
+/// than one pass is made of large batches.
+pub trait Observer {
+    /// The decoder's input, `[rows, hidden]`.
+    fn embeddings(&mut self, x: &[f32]);
+    /// The residual stream after layer `layer`, `[rows, hidden]`.
+    fn layer(&mut self, layer: usize, x: &[f32]);
+}
 
 /// What a sequence has been through: its caches. Cheap to fork (pages are shared until written).
 pub trait SequenceState: Send {
