@@ -9,6 +9,9 @@ use oxiline_graph::{Error, Registry, Result};
 /// `graphs/transcribe.toml`: what `oxiline transcribe` runs.
 pub const TRANSCRIBE: &str = include_str!("../graphs/transcribe.toml");
 
+/// `graphs/chat.toml`: a conversation with a language model.
+pub const CHAT: &str = include_str!("../graphs/chat.toml");
+
 /// Checks a graph file and makes its plan. `sets` are `key, value` as after `--set`.
 ///
 /// # Errors

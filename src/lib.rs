@@ -3,6 +3,7 @@
 //! Every stage is an actor node, nodes are joined by bounded channels, a graph is a TOML file, and a loaded
 //! model is an actor that any number of nodes and graphs share.
 //!
+//! - [`Engine`]: a conversation with a language model in a few lines, without a graph.
 //! - [`Transcriber`]: speech to text in a few lines, without a graph.
 //! - [`graphs`]: the built-in graphs, and running graphs from files or code.
 //! - [`registry`]: every node and model kind of this build; add your own and run graphs with them.
@@ -21,9 +22,17 @@
 //! # Ok::<(), oxiline::Error>(())
 //! ```
 
+mod cancel;
+pub mod engine;
 pub mod graphs;
 pub mod models;
+#[cfg(feature = "cli")]
+pub mod terminal;
+pub mod tools;
 mod transcriber;
+
+pub use cancel::CancelHandle;
+pub use engine::{Engine, EngineOptions, Event, Flow, Turn};
 
 pub use oxiline_backends as backends;
 pub use oxiline_graph as graph;
@@ -37,7 +46,7 @@ pub use oxiline_speech as speech;
 pub use oxiline_weights as weights;
 #[cfg(feature = "media")]
 pub use transcriber::load_audio;
-pub use transcriber::{CancelHandle, LoadSettings, Transcriber, Transcription};
+pub use transcriber::{LoadSettings, Transcriber, Transcription};
 
 /// Every node and model kind of this build.
 pub fn registry() -> graph::Registry {
@@ -45,6 +54,9 @@ pub fn registry() -> graph::Registry {
     #[cfg(feature = "media")]
     media::register(&mut registry);
     speech::register(&mut registry);
+    language::register(&mut registry);
+    #[cfg(feature = "cli")]
+    terminal::register(&mut registry);
     registry
 }
 

@@ -1,7 +1,6 @@
 //! Speech to text without a graph: a thin client of the same model actor that graphs use.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use oxiline_graph::plan::Class;
 use oxiline_graph::protocol::speech::{
@@ -10,6 +9,8 @@ use oxiline_graph::protocol::speech::{
 use oxiline_graph::{ActorHandle, Error, Result, Session};
 use oxiline_speech::whisper::{WhisperModel, WhisperOptions};
 use serde::Serialize;
+
+use crate::CancelHandle;
 
 /// How to keep the weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,30 +46,6 @@ impl Transcription {
     pub fn text(&self) -> String {
         let text: String = self.segments.iter().map(|s| s.text.as_str()).collect();
         text.trim().to_string()
-    }
-}
-
-/// Cancels the running call.
-type Cancel = Box<dyn Fn() + Send>;
-
-/// Cancels a transcription from another thread: it returns what is finished, with `stats.stopped` set.
-#[derive(Clone, Default)]
-pub struct CancelHandle {
-    asked: Arc<AtomicBool>,
-    current: Arc<Mutex<Option<Cancel>>>,
-}
-
-impl CancelHandle {
-    /// Cancels what runs now (or the next transcription, if none does).
-    pub fn cancel(&self) {
-        self.asked.store(true, Ordering::SeqCst);
-        if let Some(cancel) = &*self.current.lock().unwrap_or_else(PoisonError::into_inner) {
-            cancel();
-        }
-    }
-
-    fn set(&self, cancel: Option<Cancel>) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
     }
 }
 
@@ -119,10 +96,7 @@ impl Transcriber {
         let mut result = Transcription::default();
         let cancel = self.cancel.clone();
         let call = self.session.call(request)?;
-        cancel.set(Some(Box::new(call.canceller())));
-        if cancel.asked.swap(false, Ordering::SeqCst) {
-            call.cancel();
-        }
+        cancel.begin(&call);
         let mut outcome = Ok(());
         for reply in call {
             match reply {
@@ -140,8 +114,8 @@ impl Transcriber {
                 Err(error) => outcome = Err(error),
             }
         }
-        cancel.set(None);
-        cancel.asked.store(false, Ordering::SeqCst);
+        cancel.end();
+        cancel.clear();
         outcome.map(|()| result)
     }
 

@@ -1,4 +1,4 @@
-//! Real weights: whisper-tiny.en always (`cargo check-all` fetches it), whisper-base with `--real`.
+//! Real weights: whisper-tiny.en and SmolLM2 135M always (`cargo check-all` fetches it), whisper-base with `--real`.
 //!
 //! The expected tokens were computed by the reference implementation (transformers 5.24, float32).
 
@@ -80,4 +80,47 @@ fn base_detects_the_language_and_agrees() {
     let timed = transcript(&model, &["--timestamps"]);
     assert_eq!(timed["language"], "en");
     assert_eq!(tokens(&timed), BASE_TIMES);
+}
+
+/// The file of a language model that `cargo check-all` fetched.
+fn gguf(name: &str, file: &str) -> Option<String> {
+    let Some(models) = std::env::var_os("OXILINE_TEST_MODELS") else {
+        eprintln!("left out: OXILINE_TEST_MODELS is not set (cargo check-all fetches the model and sets it)");
+        return None;
+    };
+    let file = PathBuf::from(models).join(name).join(file);
+    assert!(file.is_file(), "{} is not there; run cargo check-all", file.display());
+    Some(file.display().to_string())
+}
+
+fn smollm2() -> Option<String> {
+    gguf("smollm2-135m-instruct", "SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// Greedy ids after a raw prompt; dequantised to float32, as the reference computes.
+fn raw_ids(model: &str, prompt: &str, count: &str) -> Vec<i64> {
+    let flags = ["--raw", "--exact", "--json", "--max-tokens", count];
+    let out = run(["chat", "--model", model, "-p", prompt].iter().copied().chain(flags));
+    let answer: Value = serde_json::from_str(&stdout(&out)).expect("JSON");
+    answer["ids"].as_array().expect("ids").iter().map(|id| id.as_i64().expect("id")).collect()
+}
+
+#[test]
+#[ignore = "waits for the language models' actor"]
+fn smollm2_answers_as_the_reference_does() {
+    let Some(model) = smollm2() else { return };
+    // Up to the first place where two tokens are nearly as probable.
+    assert_eq!(raw_ids(&model, "The capital of France is", "5"), [7042, 30, 198, 198, 504]);
+    assert_eq!(raw_ids(&model, "def fibonacci(n):\n", "10")[1..], [1604, 3987, 46477, 24, 94, 727, 472, 585, 304]);
+    let chat = ["chat", "--model", &model, "--no-system", "--exact", "-p", "What is the capital of France?"];
+    assert_eq!(stdout(&run(chat)), "The capital of France is Paris.\n");
+}
+
+#[test]
+fn smollm2_is_known_by_its_name() {
+    let Some(model) = smollm2() else { return };
+    let shown: Value = serde_json::from_str(&stdout(&run(["models", "show", &model]))).expect("JSON");
+    assert_eq!((shown["architecture"].as_str(), shown["chat_template"].as_bool()), (Some("llama"), Some(true)));
+    assert_eq!(shown["parameters"].as_u64().map(|n| n / 1_000_000), Some(134));
+    assert_eq!(shown["context"], 8192);
 }

@@ -124,13 +124,16 @@ def fetch_model(name, catalog, root, cache):
         made.mkdir()
         for target, members in model["parts"].items():
             unpack(members, catalog, cache, source / target)
-        sys.path.insert(0, str(HERE))
-        sys.dont_write_bytecode = True
-        import ct2_whisper
-        try:
-            ct2_whisper.convert(source, made)
-        except ct2_whisper.Unusable as error:
-            raise Failed(f"{name}: {error}") from None
+        if "convert" in model:
+            sys.path.insert(0, str(HERE))
+            sys.dont_write_bytecode = True
+            import ct2_whisper
+            try:
+                ct2_whisper.convert(source, made)
+            except ct2_whisper.Unusable as error:
+                raise Failed(f"{name}: {error}") from None
+        else:
+            made = source
         if wrong := wrong_files(model["files"], made):
             raise Failed(f"{name}: made, but not as models.toml says: {', '.join(wrong)}")
         if final.exists():

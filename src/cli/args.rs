@@ -50,6 +50,8 @@ pub enum Stats {
 pub enum Verb {
     /// Transcribe speech in audio or video files to text or captions
     Transcribe(Box<Transcribe>),
+    /// Talk with a language model: in a terminal, one answer, or a batch from a pipe
+    Chat(Box<super::chat::args::Chat>),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -328,9 +330,9 @@ pub enum ModelsVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Show one model's files and configuration
+    /// Show what a model is: architecture, parameters, types, context, template; and its files
     Show {
-        /// Directory, `org/name` or a known name
+        /// GGUF file, directory, `org/name` or a known name
         model: String,
     },
     /// Remove a model from the cache
@@ -351,6 +353,30 @@ pub struct Devices {
 /// `oxiline bench`
 #[derive(Debug, Args)]
 pub struct Bench {
+    /// Measure this language model (GGUF file, directory, `org/name`) instead of the machine
+    #[arg(value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "model")]
+    pub prompt: usize,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "model")]
+    pub generate: usize,
+    /// Runs of each
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "model")]
+    pub repeat: usize,
+    /// Sequences decoded together
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "model")]
+    pub decode_batch: usize,
+    /// How the cache is kept: f32, f16, int8
+    #[arg(long, value_name = "TYPE", requires = "model")]
+    pub kv: Option<String>,
+    /// Quantise the weights at load: q8, q4
+    #[arg(long, value_name = "Q", requires = "model")]
+    pub quant: Option<String>,
+    /// Compute in float32 on dequantised weights
+    #[arg(long, requires = "model")]
+    pub exact: bool,
     /// JSON
     #[arg(long)]
     pub json: bool,
@@ -371,6 +397,8 @@ pub enum DumpVerb {
     Whisper(Box<DumpWhisper>),
     /// Language model: `input_ids` to `logits hidden greedy_ids`
     Text(DumpText),
+    /// Sampling: `logits` (and `previous` tokens) to the `probabilities` tokens are drawn with
+    Sample(Box<DumpSample>),
     /// Voice activity: `samples` to `probabilities`
     Vad(DumpVad),
     /// Resampling: `samples` to `samples`
@@ -394,6 +422,38 @@ pub struct InOut {
     /// Safetensors file to write
     #[arg(long, value_name = "OUT")]
     pub output: PathBuf,
+}
+
+/// `oxiline dump sample`
+#[derive(Debug, Args)]
+pub struct DumpSample {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub choose: super::chat::args::Choose,
+    /// A key of the engine's options with its value (may be given again)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub option: Vec<(String, String)>,
+    /// Tokens already there, for penalties [default: the tensor `previous` or `context_ids`, if any]
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
+    pub previous: Option<Vec<u32>>,
+    /// The previous tokens are the answer's, not the prompt's: presence and frequency count them
+    #[arg(long)]
+    pub answered: bool,
+}
+
+impl DumpSample {
+    /// All settings in order.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.choose.settings().chain(self.option.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.into(), value.into()))
 }
 
 /// `oxiline dump whisper`

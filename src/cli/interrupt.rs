@@ -31,6 +31,11 @@ pub fn on_interrupt(action: impl Fn(u8) + Send + 'static) -> Guard {
     Guard
 }
 
+/// A new piece of work begins: its first Ctrl-C is a first one again.
+pub fn reset() {
+    PRESSED.store(0, Ordering::SeqCst);
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         *ACTION.lock().unwrap_or_else(|e| e.into_inner()) = None;

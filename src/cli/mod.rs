@@ -9,6 +9,8 @@ use oxiline::graph::{Error, Result};
 
 mod args;
 mod bench;
+mod bench_model;
+mod chat;
 mod devices;
 mod dump;
 mod execute;
@@ -65,12 +67,16 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
     oxiline::models::set_defaults(common.cache_dir.as_deref(), common.offline);
     match cli.verb {
         Verb::Transcribe(args) => transcribe::run(*args, &common),
+        Verb::Chat(args) => chat::run(*args, &common),
         Verb::Run(args) => run::run(args, &common),
         Verb::Graph(args) => graph::run(args),
         Verb::Schema(args) => graph::schema(args),
         Verb::Models(args) => models::run(args, &common),
         Verb::Devices(args) => devices::run(args),
-        Verb::Bench(args) => bench::run(args),
+        Verb::Bench(args) => match args.model.clone() {
+            Some(model) => bench_model::run(&model, &args, &common),
+            None => bench::run(args),
+        },
         Verb::Dump(args) => dump::run(args),
     }
 }

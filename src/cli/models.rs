@@ -1,10 +1,12 @@
 //! `oxiline models`: pull, list, show, rm; and fetching for the other verbs.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oxiline::graph::{Error, Result};
 use oxiline::models::{self, CachedModel, KNOWN};
+use oxiline::weights::{Checkpoint, Mode};
 use serde_json::{Value, json};
 
 use super::args::{Common, Models, ModelsVerb};
@@ -17,7 +19,7 @@ pub fn run(args: Models, common: &Common) -> Result<Outcome> {
         ModelsVerb::Pull { model } => print(fetch(&model, common)?.display())?,
         ModelsVerb::List { known: true, json } => list_known(json)?,
         ModelsVerb::List { known: false, json } => list(json)?,
-        ModelsVerb::Show { model } => print(pretty(&facts(&models::show(&model)?))?)?,
+        ModelsVerb::Show { model } => print(pretty(&show(&model)?)?)?,
         ModelsVerb::Rm { model } => {
             let freed = models::remove(&model)?;
             print(format_args!("removed {model} ({:.1} MB)", freed as f64 / 1e6))?;
@@ -39,6 +41,70 @@ pub fn fetch(model: &str, common: &Common) -> Result<PathBuf> {
     );
     bar.finish();
     folder
+}
+
+/// What is known of a model: of a path, or of one in the cache.
+fn show(model: &str) -> Result<Value> {
+    let path = Path::new(model);
+    if path.exists() {
+        let mut out = json!({"name": model, "path": path});
+        describe(path, &mut out)?;
+        return Ok(out);
+    }
+    let cached = models::show(model)?;
+    let mut out = facts(&cached);
+    // A model that is not complete, or of a kind without tensors we read, is still in the cache.
+    if let Err(error) = describe(&cached.folder, &mut out) {
+        out["note"] = error.to_string().into();
+    }
+    Ok(out)
+}
+
+/// Architecture, parameters, types, context and whether there is a chat template. No weights are read.
+fn describe(path: &Path, out: &mut Value) -> Result<()> {
+    let checkpoint = Checkpoint::open(path, Mode::Mmap).map_err(Error::msg)?;
+    let (mut elements, mut bytes, mut types) = (0u64, 0u64, BTreeMap::<String, u64>::new());
+    for name in checkpoint.names() {
+        let info = checkpoint.info(name).map_err(Error::msg)?;
+        elements += info.shape.iter().map(|&n| n as u64).product::<u64>();
+        bytes += info.bytes as u64;
+        *types.entry(info.dtype.name().to_string()).or_default() += 1;
+    }
+    let (architecture, context) = match checkpoint.gguf() {
+        Some(metadata) => {
+            let architecture = metadata.str("general.architecture").map(String::from);
+            let key = format!("{}.context_length", architecture.as_deref().unwrap_or_default());
+            (architecture, metadata.u64(&key))
+        }
+        None => {
+            let config = checkpoint.config("config.json").unwrap_or_default();
+            let text = config.get("text_config").unwrap_or(&config);
+            let name = config["architectures"][0].as_str().or(config["model_type"].as_str()).map(String::from);
+            (name, text["max_position_embeddings"].as_u64())
+        }
+    };
+    out["format"] = if checkpoint.gguf().is_some() { "gguf" } else { "tensors" }.into();
+    out["architecture"] = architecture.into();
+    out["context"] = context.into();
+    match oxiline::language::families::describe(&checkpoint) {
+        Ok((spec, _)) => {
+            let parameters = oxiline::engine::parameters(&spec);
+            out["family"] = spec.family.into();
+            out["context"] = spec.context.into();
+            out["parameters"] = parameters.total.into();
+            out["active_parameters"] = parameters.active.into();
+        }
+        // Packed elements are not parameters, but there is no other number.
+        Err(_) => out["parameters"] = elements.into(),
+    }
+    out["tensors"] = checkpoint.names().len().into();
+    out["weights_bytes"] = bytes.into();
+    out["types"] = json!(types);
+    out["chat_template"] = match oxiline::engine::chat_template(path) {
+        Ok(template) => template.is_some().into(),
+        Err(error) => error.to_string().into(),
+    };
+    Ok(())
 }
 
 fn facts(model: &CachedModel) -> Value {

@@ -1,6 +1,8 @@
 //! What the program's tests share: running the binary, fixtures, clips.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod echo;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -42,7 +42,7 @@ pub struct PortDecl {
     pub name: &'static str,
     /// Type with what is accepted or offered.
     pub ty: PortType,
-    /// An input that may stay unconnected.
+    /// It may stay unconnected without a word.
     pub optional: bool,
     /// An output that takes its open parameters from this input.
     pub like: Option<&'static str>,
@@ -113,6 +113,10 @@ impl Setup {
     /// An output port.
     pub fn output(&mut self, name: &'static str, ty: PortType) {
         self.declared.outputs.push(PortDecl { name, ty, optional: false, like: None });
+    }
+    /// An output that is a by-product: no word when nothing is connected to it.
+    pub fn optional_output(&mut self, name: &'static str, ty: PortType) {
+        self.declared.outputs.push(PortDecl { name, ty, optional: true, like: None });
     }
     /// An output whose audio parameters are those of an input where `ty` says `Any`.
     pub fn output_like(&mut self, name: &'static str, ty: PortType, input: &'static str) {

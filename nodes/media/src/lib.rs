@@ -1,5 +1,5 @@
 //! Media in and out: files to packets, packets to sound, sound to 16 kHz mono, transcripts to
-//! caption files, and the graph nodes around them.
+//! caption files, text in and out, and the graph nodes around them.
 //!
 //! Everything works without a graph: [`Reader`], [`Decoder`], [`resample::Resampler`],
 //! [`load_mono_16k`] and the writers of [`caption`] are plain synchronous code.
@@ -12,10 +12,12 @@ mod load;
 mod mp4_edits;
 mod mpeg;
 mod nodes;
+mod place;
 mod reader;
 pub mod resample;
 mod sniff;
 mod source;
+pub mod text;
 mod track;
 
 pub use decoder::{Damage, Decoder};

@@ -4,6 +4,7 @@ mod file;
 mod input;
 mod quant;
 mod resample;
+mod sample;
 mod tensors;
 mod text;
 mod vad;
@@ -19,6 +20,7 @@ pub fn run(args: Dump) -> Result<Outcome> {
     match args.what {
         DumpVerb::Whisper(args) => whisper::run(*args)?,
         DumpVerb::Text(args) => text::run(args)?,
+        DumpVerb::Sample(args) => sample::run(*args)?,
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,

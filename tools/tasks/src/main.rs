@@ -10,6 +10,8 @@ use shell::{Failed, cargo, run, say};
 
 /// Model of the tests that always run.
 const SMALL: &str = "whisper-tiny.en";
+/// Language model of the tests that always run.
+const TALKER: &str = "smollm2-135m-instruct";
 /// Model of the demonstration and of `check-all --real`.
 const REAL: &str = "whisper-base";
 
@@ -63,6 +65,7 @@ fn demo(input: Option<&Path>) -> Result<(), Failed> {
 fn check_all(real: bool) -> Result<(), Failed> {
     setup::audio_headers()?;
     let models = fetch(SMALL, None)?.parent().map(Path::to_path_buf).unwrap_or_default();
+    fetch(TALKER, None)?;
     if real {
         fetch(REAL, None)?;
     }

@@ -80,7 +80,8 @@ pub(crate) fn connect(work: &mut Work<'_>, wiring: &Wiring, reports: &mut Report
         }
     }
     for (i, node) in work.nodes.iter().enumerate() {
-        if !used[i].is_empty() && !used[i].iter().any(|u| *u) {
+        let wanted = node.declared.outputs.iter().any(|port| !port.optional);
+        if wanted && !used[i].iter().any(|u| *u) {
             let names: Vec<String> = (0..used[i].len()).map(|o| work.out_name((i, o))).collect();
             let what = if names.len() == 1 { "is" } else { "are" };
             reports.warn(

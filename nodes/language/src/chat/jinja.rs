@@ -18,6 +18,8 @@ pub const FUEL: u64 = 2_000_000;
 /// Stack of the thread a template is compiled and rendered on: the engine's own depth limits fit into
 /// it many times, whatever thread asks for the prompt.
 const STACK: usize = 64 << 20;
+/// Most `not`s in a row.
+const MAX_CHAIN: usize = 64;
 /// The name templates have in the engine.
 pub const NAME: &str = "chat template";
 
@@ -25,6 +27,10 @@ pub const NAME: &str = "chat template";
 pub fn compile(source: &str) -> Result<Environment<'static>, String> {
     if source.len() > MAX_SOURCE {
         return Err(format!("it has {} bytes, more than the {MAX_SOURCE} a chat template may have", source.len()));
+    }
+    // Long chains of `not` take the engine's compiler far more than linear time.
+    if chain(source) > MAX_CHAIN {
+        return Err(format!("it has more than {MAX_CHAIN} `not`s in a row"));
     }
     let source = without_generation_tags(source);
     apart(move || {
@@ -74,6 +80,16 @@ pub fn render(env: &Environment<'static>, context: Value, size: usize) -> Result
     })
 }
 
+/// The longest run of `not` words.
+fn chain(source: &str) -> usize {
+    let (mut longest, mut run) = (0, 0);
+    for word in source.split_whitespace() {
+        run = if word == "not" { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
 /// Runs on a thread with a stack of its own; a panic of the engine is an error.
 fn apart<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
@@ -90,8 +106,10 @@ fn sentence(error: &Error) -> String {
     let detail = error.detail().unwrap_or_default();
     let place = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     match error.kind() {
-        ErrorKind::OutOfFuel => format!("it does more work than a prompt needs; the template does not end or is not meant for chat{place}"),
-        ErrorKind::InvalidOperation if !detail.is_empty() => format!("{detail}{place}"),
+        ErrorKind::OutOfFuel => {
+            format!("it does more work than a prompt needs; the template does not end or is not meant for chat{place}")
+        }
+        ErrorKind::InvalidOperation if !detail.is_empty() => detail.to_string(),
         kind if detail.is_empty() => format!("{kind}{place}"),
         kind => format!("{kind}: {detail}{place}"),
     }

@@ -1,11 +1,15 @@
 //! What Python prints: `json.dumps`, `repr`, `str.strip`, `strftime`. Templates were written against
 //! these, and prompts are compared byte for byte.
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
 /// Deepest nesting of a value that is printed.
 const MAX_DEPTH: usize = 200;
+/// Most items of one list that are printed: a template's lists can be endless without taking room.
+const MAX_ITEMS: usize = 1 << 20;
+/// Longest text a value is printed as.
+const MAX_TEXT: usize = 32 << 20;
 
 /// How `json.dumps` is asked to print.
 #[derive(Debug, Clone)]
@@ -28,21 +32,19 @@ pub fn json(value: &Value, form: &Json) -> Result<String, Error> {
 }
 
 fn write_json(out: &mut String, value: &Value, form: &Json, depth: usize) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return Err(failed(format!("a value nested more than {MAX_DEPTH} levels deep cannot be written as JSON")));
-    }
+    check(out, depth)?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])),
         ValueKind::String => quote(out, value.as_str().unwrap_or_default(), form.ascii),
         ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
+            let items = items(value)?;
             bracket(out, form, depth, ['[', ']'], items.len(), |out, i| write_json(out, &items[i], form, depth + 1))?;
         }
         ValueKind::Map => {
             let mut pairs = Vec::new();
-            for key in value.try_iter()? {
+            for key in items(value)? {
                 pairs.push((key_text(&key)?, value.get_item(&key)?));
             }
             if form.sort {
@@ -160,27 +162,28 @@ pub fn text(value: &Value) -> Result<String, Error> {
 }
 
 fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return Err(failed(format!("a value nested more than {MAX_DEPTH} levels deep cannot be printed")));
-    }
+    check(out, depth)?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => out.push_str(&number(value, ["nan", "inf", "-inf"])),
         ValueKind::String => repr_string(out, value.as_str().unwrap_or_default()),
-        // Lists from outside and lists made in templates; ranges, generators and tuples are left to the engine.
-        ValueKind::Seq if value.to_string().starts_with('[') => {
-            out.push('[');
-            for (i, item) in value.try_iter()?.enumerate() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            let (items, tuple) = (items(value)?, value.downcast_object_ref::<Tuple>().is_some());
+            out.push(if tuple { '(' } else { '[' });
+            for (i, item) in items.iter().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(out, &item, depth + 1)?;
+                repr(out, item, depth + 1)?;
             }
-            out.push(']');
+            if tuple && items.len() == 1 {
+                out.push(',');
+            }
+            out.push(if tuple { ')' } else { ']' });
         }
         ValueKind::Map => {
             out.push('{');
-            for (i, key) in value.try_iter()?.enumerate() {
+            for (i, key) in items(value)?.into_iter().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
                 repr(out, &key, depth + 1)?;
                 out.push_str(": ");
@@ -191,6 +194,25 @@ fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         _ => out.push_str(&value.to_string()),
     }
     Ok(())
+}
+
+/// Refuses what would not end.
+fn check(out: &str, depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(failed(format!("a value nested more than {MAX_DEPTH} levels deep cannot be printed")));
+    }
+    if out.len() > MAX_TEXT {
+        return Err(failed(format!("a value printed makes more than {} MiB of text", MAX_TEXT >> 20)));
+    }
+    Ok(())
+}
+
+fn items(value: &Value) -> Result<Vec<Value>, Error> {
+    let items: Vec<Value> = value.try_iter()?.take(MAX_ITEMS + 1).collect();
+    if items.len() > MAX_ITEMS {
+        return Err(failed(format!("a list of more than {MAX_ITEMS} items cannot be printed")));
+    }
+    Ok(items)
 }
 
 /// `repr(str)`: single quotes unless only single ones are inside; what can't be printed is escaped.
@@ -207,7 +229,9 @@ fn repr_string(out: &mut String, text: &str) {
             c if u32::from(c) < 0x20 || matches!(c, '\u{7f}'..='\u{a0}' | '\u{ad}') => {
                 out.push_str(&format!("\\x{:02x}", u32::from(c)));
             }
-            c if c != ' ' && (c.is_whitespace() || c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}')) => {
+            c if c != ' '
+                && (c.is_whitespace() || c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}')) =>
+            {
                 out.push_str(&format!("\\u{:04x}", u32::from(c)));
             }
             c => out.push(c),

@@ -52,7 +52,9 @@ fn depth_ends() {
     let ifs = format!("{}{}", "{% if true %}".repeat(9_000), "{% endif %}".repeat(9_000));
     let nots = format!("{{{{ {}x }}}}", "not ".repeat(50_000));
     let deep = |end: &str| {
-        format!("{{% set ns = namespace(x=[1]) %}}{{% for a in range(99999) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}{end}")
+        format!(
+            "{{% set ns = namespace(x=[1]) %}}{{% for a in range(99999) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}{end}"
+        )
     };
     for source in [
         "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}".to_string(),
@@ -71,6 +73,7 @@ fn depth_ends() {
         deep("{{ raise_exception('end') }}"),
     ] {
         let from = std::time::Instant::now();
+        eprintln!("-> {source:.200}");
         let message = error(&source);
         eprintln!("{:5} ms {source:.60}: {message}", from.elapsed().as_millis());
         assert!(message.len() < 400 && !message.contains('\n'), "{message}");

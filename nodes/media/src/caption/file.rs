@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Stdout, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use oxiline_graph::{Error, Result};
 
 use super::{Caption, CaptionWriter, Format};
+use crate::place::{Place, full, rename};
 
 /// Was it written, or is there nobody to read it any more?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,49 +62,9 @@ impl CaptionOutput {
             let writer = CaptionWriter::new(Target::Stdout(io::stdout()), format, max_line);
             return Ok(Self { writer, names: None, place: "standard output".into(), kept: 0 });
         }
-        let mut path = PathBuf::from(to);
-        if path.is_symlink() {
-            // The file a link leads to is replaced, not the link.
-            path = path.canonicalize().unwrap_or(path);
-        }
-        let there = std::fs::metadata(&path).ok();
-        if there.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir()) {
-            // A device or pipe is written itself: renaming would put a file in its place.
-            let file = File::options().write(true).open(&path).map_err(|e| {
-                Error::msg(format_args!("captions cannot be written to `{to}`: {e}; is it the right place?"))
-            })?;
-            let writer = CaptionWriter::new(Target::File(BufWriter::new(file)), format, max_line);
-            return Ok(Self { writer, names: None, place: format!("`{to}`"), kept: 0 });
-        }
-        if there.is_some()
-            && let Ok(mut old) = File::open(&path)
-            && crate::sniff::sniff(&mut old, to).is_ok()
-        {
-            return Err(Error::msg(format_args!(
-                "captions cannot be written to `{to}`: it is an audio or video file, which they would replace; \
-                 give the captions another name"
-            )));
-        }
-        if path.is_dir() || path.file_name().is_none() {
-            return Err(Error::msg(format_args!(
-                "captions cannot be written to `{to}`: it is a directory; name a file"
-            )));
-        }
-        let partial = partial_name(&path);
-        let file = File::create(&partial).map_err(|e| {
-            let place = match path.parent() {
-                Some(p) if !p.as_os_str().is_empty() => p.display().to_string(),
-                _ => "the current directory".into(),
-            };
-            let advice = match e.kind() {
-                io::ErrorKind::NotFound => format!("make the directory {place} first"),
-                io::ErrorKind::PermissionDenied => format!("{place} may not be written by this user"),
-                _ => format!("is {place} writable?"),
-            };
-            Error::msg(format_args!("captions cannot be written to `{to}`: {e}; {advice}"))
-        })?;
-        let writer = CaptionWriter::new(Target::File(BufWriter::new(file)), format, max_line);
-        Ok(Self { writer, names: Some((path, partial)), place: format!("`{to}`"), kept: 0 })
+        let place = Place::open("captions", to)?;
+        let writer = CaptionWriter::new(Target::File(BufWriter::new(place.file)), format, max_line);
+        Ok(Self { writer, names: place.names, place: format!("`{to}`"), kept: 0 })
     }
 
     /// The media ends here: no later time is written.
@@ -140,15 +101,9 @@ impl CaptionOutput {
                 out.into_inner()
                     .map_err(io::IntoInnerError::into_error)
                     .and_then(|f| f.sync_data())
-                    .map_err(|e| full(&partial, &e))?;
+                    .map_err(|e| full("captions", &partial, &e))?;
             }
-            std::fs::rename(&partial, &path).map_err(|e| {
-                Error::msg(format_args!(
-                    "the captions are whole in `{}` but cannot be renamed to `{}`: {e}",
-                    partial.display(),
-                    path.display()
-                ))
-            })?;
+            rename("captions are", &partial, &path)?;
         }
         Ok(written)
     }
@@ -175,23 +130,9 @@ impl CaptionOutput {
             (Ok(()), _) => Ok(Written::Yes),
             (Err(e), None) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Written::ReaderGone),
             (Err(e), None) => Err(Error::msg(format_args!("captions cannot be written to {}: {e}", self.place))),
-            (Err(e), Some((_, partial))) => Err(full(partial, &e)),
+            (Err(e), Some((_, partial))) => Err(full("captions", partial, &e)),
         }
     }
-}
-
-fn full(partial: &Path, e: &io::Error) -> Error {
-    let advice = match e.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space and run it again",
-        _ => "what was written before is there",
-    };
-    Error::msg(format_args!("captions cannot be written to `{}`: {e}; {advice}", partial.display()))
-}
-
-fn partial_name(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".partial");
-    path.with_file_name(name)
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("whisper-large-v3", "openai/whisper-large-v3"),
     ("whisper-large-v3-turbo", "openai/whisper-large-v3-turbo"),
     ("distil-large-v3", "distil-whisper/distil-large-v3"),
+    ("smollm2-135m-instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
 ];
 
 /// How far the download of one file is.
@@ -239,7 +240,15 @@ fn kept(repo: &Repo, options: &HubOptions) -> Option<PathBuf> {
         return Some(found);
     }
     let folder = options.packages.as_ref()?.join(known(repo, options)?);
-    cache::has_weights(&folder).then_some(folder)
+    (cache::has_weights(&folder) || has_gguf(&folder)).then_some(folder)
+}
+
+/// Is there a GGUF file in the folder?
+fn has_gguf(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    entries
+        .flatten()
+        .any(|e| e.path().extension().is_some_and(|x| x.eq_ignore_ascii_case("gguf")) && e.path().is_file())
 }
 
 /// The short name of a repository, when its newest state is wanted.
