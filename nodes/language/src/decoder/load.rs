@@ -1,6 +1,6 @@
 //! From named tensors to layers: names, shapes, formats.
 
-use oxiline_graph::{Error, Result};
+use oxiline_graph::{Error, Result, bail};
 use oxiline_kernels::{Matrix, Storage};
 use oxiline_weights::{Checkpoint, Keep, MatrixRequest};
 
@@ -79,6 +79,9 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     pub(super) fn weights(&mut self, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Weights> {
+        if self.options.quant == Some(Quant::Q4) {
+            bail!("quantising to q4 at load is not there yet; use q8, or a file that is quantised already");
+        }
         let (spec, steps) = (self.spec, self.spec.layers.len() as u64 + 1);
         progress(0, steps)?;
         let name = self.name(Part::Embedding, 0);
