@@ -159,7 +159,7 @@ pub struct Choose {
 
 impl Choose {
     /// What was given, as keys of the engine's options.
-    pub fn settings(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub fn settings<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let all = [
             ("temperature", &self.temp),
             ("top_k", &self.top_k),
