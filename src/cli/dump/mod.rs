@@ -6,8 +6,8 @@ mod quant;
 mod resample;
 mod sample;
 mod tensors;
-mod tokens;
 mod text;
+mod tokens;
 mod vad;
 mod whisper;
 

@@ -22,7 +22,9 @@ pub fn run(args: DumpTokens) -> Result<()> {
     }
     .map_err(Error::msg)?;
     let mut input = Vec::new();
-    std::io::stdin().read_to_end(&mut input).map_err(|e| Error::msg(format_args!("cannot read standard input: {e}")))?;
+    std::io::stdin()
+        .read_to_end(&mut input)
+        .map_err(|e| Error::msg(format_args!("cannot read standard input: {e}")))?;
     if args.decode {
         let ids: Vec<u32> = serde_json::from_slice(&input)
             .map_err(|e| Error::msg(format_args!("standard input is not a JSON array of token ids: {e}")))?;

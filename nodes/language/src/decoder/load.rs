@@ -1,6 +1,6 @@
 //! From named tensors to layers: names, shapes, formats.
 
-use oxiline_graph::{Error, Result, bail};
+use oxiline_graph::{Error, Result};
 use oxiline_kernels::{Matrix, Storage};
 use oxiline_weights::{Checkpoint, Keep, MatrixRequest};
 
@@ -79,9 +79,6 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     pub(super) fn weights(&mut self, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Weights> {
-        if self.options.quant == Some(Quant::Q4) {
-            bail!("quantising to q4 at load is not there yet; use q8, or a file that is quantised already");
-        }
         let (spec, steps) = (self.spec, self.spec.layers.len() as u64 + 1);
         progress(0, steps)?;
         let name = self.name(Part::Embedding, 0);
@@ -197,6 +194,7 @@ impl Loader<'_> {
             LoadOptions { exact: true, .. } => Keep::As(Storage::F32),
             // A block never crosses a row.
             LoadOptions { quant: Some(Quant::Q8), .. } if in_dim.is_multiple_of(32) => Keep::As(Storage::Q8),
+            LoadOptions { quant: Some(Quant::Q4), .. } if in_dim.is_multiple_of(32) => Keep::As(Storage::Q4),
             _ => Keep::Stored,
         }
     }

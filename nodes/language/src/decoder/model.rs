@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oxiline_graph::{Error, Result, bail};
 use oxiline_kernels::causal::{self, Attend};
-use oxiline_kernels::{Epilogue, KvFormat, Pool, ops};
+use oxiline_kernels::{Epilogue, KvFormat, Matrix, Pool, Product, ops};
 use oxiline_weights::{Checkpoint, Mode};
 
 use super::load::{DenseWeights, Linear, Loader, MlpWeights, Weights};
@@ -356,11 +356,13 @@ impl Decoder {
 
 /// Linear layers computed together.
 pub(super) fn group<const N: usize>(pool: &Pool, layers: [(&Linear, &[f32]); N]) -> [Vec<f32>; N] {
-    layers.map(|(w, x)| {
-        let mut y = vec![0.0; x.len() / w.weight.in_dim() * w.weight.out_dim()];
-        w.weight.matmul(pool, x, w.bias.as_deref(), &mut y);
-        y
-    })
+    let mut results = layers.map(|(w, x)| vec![0.0; x.len() / w.weight.in_dim() * w.weight.out_dim()]);
+    let mut products = Vec::with_capacity(N);
+    for ((w, x), y) in layers.iter().zip(&mut results) {
+        products.push(Product { bias: w.bias.as_deref(), ..Product::new(&w.weight, x, y) });
+    }
+    Matrix::matmul_group(pool, &mut products);
+    results
 }
 
 /// The inside of an MLP, before `down`.
