@@ -411,11 +411,13 @@ impl<M: CausalLm> Core<M> {
         let limit = session.limit;
         let Some(mut answer) = session.work.take() else { return Ok(()) };
         let slot = session.slot.clone();
+        let mut keep = false;
         let mut slot = lock(&slot);
         if answer.prefilling() {
             let (done, total) = (slot.state.len(), answer.prompt_len());
             if done >= total {
                 self.prefixes.keep(&slot.tokens[..total], &slot.state);
+                keep = true;
             }
             task.reply(LlmReply::Progress { done, total });
         }
@@ -426,6 +428,8 @@ impl<M: CausalLm> Core<M> {
         let finish = answer.next(logits, &mut slot.tokens, limit, &self.tokenizer, &mut |reply| task.reply(reply))?;
         drop(slot);
         task.session().work = Some(answer);
+        // What is kept for others comes last: it goes again where there is no room for both.
+        while keep && self.budget.total.is_some_and(|total| self.cache_bytes() > total) && self.prefixes.forget() {}
         if let Some(finish) = finish {
             Self::end(task, finish);
         }

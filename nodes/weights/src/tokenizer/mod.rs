@@ -91,10 +91,7 @@ impl Tokenizer {
         // Cutting and padding are the caller's decision, not a file's.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Error::malformed(format!("not a usable tokenizer: {e}")))?;
-        let special = match folder {
-            Some(folder) => guard(|| Ok(Special::from_folder(folder, &inner))).unwrap_or_default(),
-            None => Special::default(),
-        };
+        let special = guard(|| Ok(Special::from_folder(folder, &inner))).unwrap_or_default();
         let max_id = inner.get_vocab(true).into_values().max().unwrap_or(0);
         Ok(Self::new(inner, special, max_id))
     }

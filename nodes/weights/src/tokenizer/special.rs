@@ -79,11 +79,12 @@ impl Special {
         Ok(special)
     }
 
-    /// From the files beside a `tokenizer.json`.
-    pub(super) fn from_folder(folder: &Path, inner: &tokenizers::Tokenizer) -> Self {
+    /// From the names of control tokens, and the files beside a `tokenizer.json`.
+    pub(super) fn from_folder(folder: Option<&Path>, inner: &tokenizers::Tokenizer) -> Self {
         // These files only add to the tokenizer: one that can't be read says nothing.
         let object = |name: &str| -> Map<String, Value> {
-            let bytes = read_small(&folder.join(name), MAX_FILE).unwrap_or_default();
+            let read = |folder: &Path| read_small(&folder.join(name), MAX_FILE).ok();
+            let bytes = folder.and_then(read).unwrap_or_default();
             serde_json::from_slice(&bytes).unwrap_or_default()
         };
         let (config, older) = (object("tokenizer_config.json"), object("special_tokens_map.json"));
