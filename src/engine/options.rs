@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oxiline_graph::protocol::llm::{ContextFull, Generate, Grammar, Llm, OpenLlm, Prompt, Sampling};
-use oxiline_graph::{ActorHandle, Error, Load, Result};
+use oxiline_graph::{ActorConfig, ActorHandle, Error, Load, Model, Result};
 use serde_json::{Map, Value};
 
 /// A key of [`EngineOptions::set`].
@@ -248,10 +248,19 @@ impl EngineOptions {
     }
 }
 
-/// Loads the weights and starts the model's actor.
-pub(super) fn start(weights: &Path, options: &EngineOptions, _load: &Load) -> Result<ActorHandle<Llm>> {
-    let _ = (options, super::CLASS);
-    Err(Error::msg(format_args!("`{}`: language models are not part of this build yet", weights.display())))
+/// Loads the weights and starts an actor of the model kind `M`.
+pub(super) fn start<M: Model<Protocol = Llm>>(
+    weights: &Path,
+    options: &EngineOptions,
+    load: &Load,
+) -> Result<ActorHandle<Llm>> {
+    let mut table = options.model.clone();
+    table.insert("weights".into(), weights.to_string_lossy().into_owned().into());
+    let model = serde_json::from_value(Value::Object(table))
+        .map_err(|e| Error::msg(format_args!("the model's options are not right: {e}")))?;
+    let name = weights.file_name().unwrap_or(weights.as_os_str()).to_string_lossy();
+    let config = ActorConfig { name: name.as_ref().into(), ..ActorConfig::default() };
+    ActorHandle::load_with::<M>(model, super::CLASS, config, load)
 }
 
 fn bad(name: &str, value: &str, wanted: &str) -> Error {
