@@ -54,6 +54,7 @@ pub fn registry() -> graph::Registry {
     #[cfg(feature = "media")]
     media::register(&mut registry);
     speech::register(&mut registry);
+    language::register(&mut registry);
     #[cfg(feature = "cli")]
     terminal::register(&mut registry);
     registry

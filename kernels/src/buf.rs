@@ -16,6 +16,8 @@ pub(crate) unsafe trait Plain: Copy + Send + Sync {}
 unsafe impl Plain for f32 {}
 // SAFETY: numbers.
 unsafe impl Plain for i8 {}
+// SAFETY: numbers.
+unsafe impl Plain for u8 {}
 // SAFETY: a transparent u16.
 unsafe impl Plain for crate::lanes::F16 {}
 // SAFETY: a transparent u16.

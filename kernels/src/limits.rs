@@ -47,7 +47,7 @@ impl Limits {
 }
 
 /// Shortest time of `task` within the budget, seconds.
-pub(crate) fn best(budget: Duration, mut task: impl FnMut()) -> f64 {
+pub fn best(budget: Duration, mut task: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = f64::INFINITY;
     loop {

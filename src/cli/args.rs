@@ -397,12 +397,16 @@ pub enum DumpVerb {
     Whisper(Box<DumpWhisper>),
     /// Language model: `input_ids` to `logits hidden greedy_ids`
     Text(DumpText),
+    /// Sampling: `logits` (and `previous` tokens) to the `probabilities` tokens are drawn with
+    Sample(Box<DumpSample>),
     /// Voice activity: `samples` to `probabilities`
     Vad(DumpVad),
     /// Resampling: `samples` to `samples`
     Resample(DumpResample),
     /// Names, shapes and types of a checkpoint's tensors, or one tensor's values
     Tensors(DumpTensors),
+    /// Text on standard input to token ids, without special tokens added, or back
+    Tokens(DumpTokens),
     /// Quantised weights: `blocks` to `values`
     Dequantize(DumpDequantize),
     /// Quantising: `values` to `blocks`
@@ -420,6 +424,38 @@ pub struct InOut {
     /// Safetensors file to write
     #[arg(long, value_name = "OUT")]
     pub output: PathBuf,
+}
+
+/// `oxiline dump sample`
+#[derive(Debug, Args)]
+pub struct DumpSample {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub io: InOut,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub choose: super::chat::args::Choose,
+    /// A key of the engine's options with its value (may be given again)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub option: Vec<(String, String)>,
+    /// Tokens already there, for penalties [default: the tensor `previous` or `context_ids`, if any]
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',')]
+    pub previous: Option<Vec<u32>>,
+    /// The previous tokens are the answer's, not the prompt's: presence and frequency count them
+    #[arg(long)]
+    pub answered: bool,
+}
+
+impl DumpSample {
+    /// All settings in order.
+    pub fn settings<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.choose.settings().chain(self.option.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.into(), value.into()))
 }
 
 /// `oxiline dump whisper`
@@ -562,6 +598,17 @@ pub struct DumpMatvec {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub io: InOut,
+}
+
+/// `oxiline dump tokens`
+#[derive(Debug, Args)]
+pub struct DumpTokens {
+    /// Model directory or file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Standard input is a JSON array of ids; print their text
+    #[arg(long)]
+    pub decode: bool,
 }
 
 /// `oxiline dump tensors`

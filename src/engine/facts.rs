@@ -38,21 +38,12 @@ pub fn chat_template(weights: &Path) -> Result<Option<ChatTemplate>> {
 /// # Errors
 /// It has none, or one that cannot be used.
 pub fn tokenizer(weights: &Path) -> Result<Tokenizer> {
-    if weights.is_dir() {
-        match Tokenizer::load(weights) {
-            // A folder may hold a GGUF file, which brings its own.
-            Err(error) => from_gguf(weights).unwrap_or(Err(Error::msg(error))),
-            Ok(tokenizer) => Ok(tokenizer),
-        }
-    } else {
-        from_gguf(weights).unwrap_or_else(|| Tokenizer::load(weights).map_err(Error::msg))
+    // A folder without weights may have a tokenizer all the same.
+    match Checkpoint::open(weights, Mode::Mmap) {
+        Ok(checkpoint) => oxiline_language::llm::tokenizer(&checkpoint),
+        Err(_) if weights.is_dir() => Tokenizer::load(weights).map_err(Error::msg),
+        Err(error) => Err(Error::msg(error)),
     }
-}
-
-/// The tokenizer of a GGUF file's metadata; `None`: it is no GGUF file.
-fn from_gguf(weights: &Path) -> Option<Result<Tokenizer>> {
-    let checkpoint = Checkpoint::open(weights, Mode::Mmap).ok()?;
-    Some(Tokenizer::from_gguf(checkpoint.gguf()?).map_err(Error::msg))
 }
 
 /// The options as the decoder below takes them, for [`oxiline_language::decoder::Decoder::load`].

@@ -113,8 +113,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_path(weights: &Path, options: EngineOptions, load: &oxiline_graph::Load) -> Result<Self> {
-        let _ = (options, load);
-        Err(Error::msg(format_args!("`{}`: language models are not part of this build yet", weights.display())))
+        Self::load_as::<oxiline_language::llm::LlmModel>(weights, options, load)
     }
 
     /// Loads a model of a kind of your own that speaks the language models' protocol. Its options get

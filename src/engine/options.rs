@@ -256,6 +256,9 @@ pub(super) fn start<M: Model<Protocol = Llm>>(
 ) -> Result<ActorHandle<Llm>> {
     let mut table = options.model.clone();
     table.insert("weights".into(), weights.to_string_lossy().into_owned().into());
+    if let Some(format) = table.get("kv").filter(|kv| kv.is_string()).cloned() {
+        table.insert("kv".into(), serde_json::json!({ "format": format }));
+    }
     let model = serde_json::from_value(Value::Object(table))
         .map_err(|e| Error::msg(format_args!("the model's options are not right: {e}")))?;
     let name = weights.file_name().unwrap_or(weights.as_os_str()).to_string_lossy();

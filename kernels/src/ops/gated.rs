@@ -17,7 +17,7 @@ enum Function {
 
 /// `sqrt(2 / pi)` and the cubic's share, of GELU's approximation, twice: `(1 + tanh u) / 2` is the
 /// logistic function of `2 u`.
-const GELU: (f32, f32) = (1.595_769_1, 0.071_354_814);
+const GELU: (f32, f32) = (1.595_769_2, 0.071_354_814);
 
 #[inline(always)]
 fn apply<L: Lanes>(function: Function, x: L) -> L {

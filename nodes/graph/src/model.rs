@@ -110,6 +110,7 @@ pub struct Job<'a, M: Model> {
     pub(crate) replies: &'a Replies<<M::Protocol as Protocol>::Reply>,
     pub(crate) done: &'a mut Option<Result<()>>,
     pub(crate) first: bool,
+    pub(crate) waited: std::time::Duration,
 }
 
 impl<M: Model> Job<'_, M> {
@@ -131,6 +132,10 @@ impl<M: Model> Job<'_, M> {
     pub fn cancel_token(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
         let flag = self.replies.cancelled.clone();
         Arc::new(move || flag.load(SeqCst))
+    }
+    /// How long the request waited for its first step.
+    pub fn waited(&self) -> std::time::Duration {
+        self.waited
     }
     /// Is this the job's first step?
     pub fn first(&self) -> bool {

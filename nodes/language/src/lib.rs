@@ -7,3 +7,10 @@ pub mod decoder;
 pub mod families;
 pub mod llm;
 pub mod sample;
+
+/// Adds the models and nodes of this crate.
+pub fn register(registry: &mut oxiline_graph::Registry) {
+    registry.model::<llm::LlmModel>();
+    registry.node::<llm::LlmGenerate>();
+    registry.node::<llm::LlmChat>();
+}

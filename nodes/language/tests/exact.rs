@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use common::load;
 use common::tiny::{self, FAMILIES, Random};
 use oxiline_kernels::Pool;
-use oxiline_language::decoder::{CausalLm, Decoder, LoadOptions, Quant, SequenceState, Span, State, Want};
+use oxiline_language::decoder::{CausalLm, Decoder, KvFormat, LoadOptions, Quant, SequenceState, Span, State, Want};
 use proptest::prelude::*;
 use safetensors::tensor::Dtype;
 
@@ -80,10 +80,11 @@ fn together(model: &Decoder, sequences: &[Vec<u32>], random: &mut Random) {
 }
 
 fn options(random: &mut Random) -> LoadOptions {
+    let kv = random.one(&[None, Some(KvFormat::F32), Some(KvFormat::F16), Some(KvFormat::Int8)]);
     match random.below(4) {
-        0 => common::EXACT,
-        1 => LoadOptions { quant: Some(Quant::Q8), ..LoadOptions::default() },
-        _ => LoadOptions::default(),
+        0 => LoadOptions { kv, ..common::EXACT },
+        1 => LoadOptions { quant: Some(Quant::Q8), kv, ..LoadOptions::default() },
+        _ => LoadOptions { kv, ..LoadOptions::default() },
     }
 }
 

@@ -81,3 +81,44 @@ fn gemma3() {
     check("gemma3", "gemma3");
     check("gemma3-vlm", "gemma3-vlm");
 }
+
+/// A GGUF file of each type of a case: the logits of the last positions, greedy tokens.
+fn check_gguf(name: &str) {
+    let Some(folder) = common::case(name) else { return };
+    let case: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).expect("a case");
+    let file = Tensors::open(&folder.join("golden.safetensors"));
+    let ids = file.ids("prompt_ids");
+    for (kind, weights) in case["files"].as_object().expect("files") {
+        let model = load(&folder.join(weights.as_str().unwrap()), EXACT);
+        let (vocab, hidden) = (model.vocab(), model.spec().hidden);
+        let (mut state, mut seen) = (model.new_state(), Layers::default());
+        let mut batch = [Span::new(&mut state, &ids, Want::All)];
+        model.forward_observed(&mut batch, &mut seen).unwrap();
+        let logits = std::mem::take(&mut batch[0].logits);
+        let tail = file.f32(&format!("{kind}.logits_tail"));
+        let off = furthest(&logits[logits.len() - tail.len()..], &tail);
+        println!("{name} {kind}: logits are {off:e} off");
+        assert!(off <= tolerance(&folder, "logits_abs"), "{name} {kind}: logits are {off} off");
+        let last: Vec<f32> = seen.layers.iter().flat_map(|x| x[x.len() - hidden..].to_vec()).collect();
+        let off = furthest(&last, &file.f32(&format!("{kind}.layer_last")));
+        assert!(off <= 3e-4, "{name} {kind}: layers are {off} off");
+        let want = file.ids(&format!("{kind}.greedy_ids"));
+        let got = greedy(&model, &mut state, &logits[logits.len() - vocab..], want.len());
+        assert_eq!(got, want, "{name} {kind}: greedy tokens");
+    }
+}
+
+#[test]
+fn gguf() {
+    for name in ["gguf-llama", "gguf-qwen2", "gguf-qwen3", "gguf-gemma3"] {
+        check_gguf(name);
+    }
+}
+
+#[test]
+fn mlx() {
+    for name in ["mlx4-qwen3", "mlx6-qwen3", "mlx8-qwen3", "mlx4-gemma3"] {
+        check(name, name);
+    }
+}

@@ -45,3 +45,26 @@ fn random_sizes_of_every_family() {
         }
     }
 }
+
+#[test]
+fn gguf_files_of_every_family() {
+    use oxiline_kernels::BlockType::{BF16, F32, Q4_0, Q8_0};
+    for family in FAMILIES {
+        for (seed, kind) in [F32, BF16, Q8_0, Q4_0, F32, Q8_0].into_iter().enumerate() {
+            let mut random = Random(seed as u64 * 100 + 3);
+            let config = common::gguf::expressible(family, &mut random);
+            let folder = tempfile::tempdir().unwrap();
+            let tensors = tiny::write(folder.path(), &config, Dtype::F32, &mut random);
+            let file = folder.path().join("tiny.gguf");
+            let tensors = common::gguf::write(&file, &config, &tensors, kind);
+            let model = load(&file, EXACT);
+            let len = 1 + random.below(model.context().min(45));
+            let ids: Vec<u32> = (0..len).map(|_| random.below(model.vocab()) as u32).collect();
+            let want = Reference { config: &config, tensors: &tensors, prefix: "model." }.logits(&ids);
+            let got = logits(&model, &mut model.new_state(), &ids, Want::All);
+            let largest = want.iter().fold(1.0_f32, |m, v| m.max(v.abs()));
+            let off = furthest(&got, &want) / largest;
+            assert!(off < 3e-5, "{family}, {}: {off} off of {largest}; {config}", kind.name());
+        }
+    }
+}

@@ -46,6 +46,16 @@ impl Blob {
         }
         read_all(file, meta.len(), path).map(Self::Owned)
     }
+
+    /// Says that these bytes won't be needed soon. Pages of a map count as this process's memory
+    /// once touched, beside the copy that was made of them; the file stays in the system's cache.
+    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
+        if let Self::Map(map) = self
+            && !range.is_empty()
+        {
+            map::release(map, range);
+        }
+    }
 }
 
 fn read_all(file: File, size: u64, path: &Path) -> Result<Vec<u8>> {
@@ -90,4 +100,16 @@ mod map {
         // `Mode::Mmap` documents; `Mode::Read` is the default.
         unsafe { memmap2::Mmap::map(file) }
     }
+
+    #[cfg(unix)]
+    pub(super) fn release(map: &memmap2::Mmap, range: std::ops::Range<usize>) {
+        // SAFETY: the pages of a read-only map of a file come back with the same bytes when they are
+        // touched again, so references into them stay valid; nothing was written that could be lost.
+        let done = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+        // Only memory is at stake: a system that refuses keeps the pages.
+        drop(done);
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn release(_: &memmap2::Mmap, _: std::ops::Range<usize>) {}
 }

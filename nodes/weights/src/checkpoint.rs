@@ -9,6 +9,7 @@ use oxiline_kernels::{Matrix, Storage};
 use crate::blob::{Blob, Mode, read_small};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shown};
+use crate::gguf::{self, Metadata};
 use crate::{safetensors, torch};
 
 /// Most dimensions a tensor may have (numpy's and torch's own limit).
@@ -87,6 +88,7 @@ pub struct Checkpoint {
     blobs: Vec<(PathBuf, Blob)>,
     names: Vec<String>,
     entries: HashMap<String, Entry>,
+    gguf: Option<Metadata>,
 }
 
 impl std::fmt::Debug for Checkpoint {
@@ -97,15 +99,21 @@ impl std::fmt::Debug for Checkpoint {
 
 impl Checkpoint {
     /// Opens a folder (`model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`
-    /// or `pytorch_model.bin.index.json`, in this order) or one file.
+    /// or `pytorch_model.bin.index.json`, in this order, else the only GGUF model) or one file. Of
+    /// a GGUF model in several files any one opens all.
     ///
     /// # Errors
-    /// Missing files, files that break their format, formats that aren't read (GGUF).
+    /// Missing files, files that break their format, formats that aren't read.
     pub fn open(path: &Path, mode: Mode) -> Result<Self> {
         let meta = std::fs::metadata(path).map_err(|e| Error::io("open it", path, &e))?;
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let mut out =
-            Self { folder: folder.to_path_buf(), blobs: Vec::new(), names: Vec::new(), entries: HashMap::new() };
+        let mut out = Self {
+            folder: folder.to_path_buf(),
+            blobs: Vec::new(),
+            names: Vec::new(),
+            entries: HashMap::new(),
+            gguf: None,
+        };
         if !meta.is_dir() {
             if path.extension().is_some_and(|e| e == "json") {
                 out.add_index(path, mode)?;
@@ -125,8 +133,12 @@ impl Checkpoint {
                 return Ok(out);
             }
         }
+        if let Some(file) = only_gguf(folder)? {
+            out.add_file(&file, mode, None)?;
+            return Ok(out);
+        }
         Err(Error::missing(format!(
-            "{}: no model.safetensors and no pytorch_model.bin in this folder{}",
+            "{}: no model.safetensors, no pytorch_model.bin and no .gguf in this folder{}",
             folder.display(),
             hint(folder)
         )))
@@ -134,7 +146,57 @@ impl Checkpoint {
 
     fn add_file(&mut self, path: &Path, mode: Mode, wanted: Option<&HashMap<String, String>>) -> Result<()> {
         let blob = Blob::open(path, mode)?;
+        if blob.starts_with(gguf::MAGIC) || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+            return self.add_gguf(path, blob, mode);
+        }
         let tensors = sniff(&blob, path).map_err(|e| e.at(path))?;
+        self.add_tensors(path, blob, tensors, wanted)
+    }
+
+    /// A GGUF file, with the other parts of its model.
+    fn add_gguf(&mut self, path: &Path, blob: Blob, mode: Mode) -> Result<()> {
+        let file = gguf::parse(&blob).map_err(|e| e.at(path))?;
+        let files = gguf::files(path, &file.metadata)?;
+        if files.len() == 1 {
+            self.gguf = Some(file.metadata);
+            return self.add_tensors(path, blob, file.tensors, None);
+        }
+        let mut first = Some((blob, file));
+        let mut all = None;
+        for (i, part) in files.iter().enumerate() {
+            let given = if part == path { first.take() } else { None };
+            let (blob, file) = match given {
+                Some(given) => given,
+                None => {
+                    let blob = Blob::open(part, mode)?;
+                    let file = gguf::parse(&blob).map_err(|e| e.at(part))?;
+                    (blob, file)
+                }
+            };
+            gguf::check(&file.metadata, i + 1, files.len()).map_err(|e| e.at(part))?;
+            all = all.or(file.metadata.u64("split.tensors.count"));
+            self.add_tensors(part, blob, file.tensors, None)?;
+            // The first part carries the model's metadata, the others little more than their number.
+            self.gguf.get_or_insert(file.metadata);
+        }
+        match all {
+            Some(all) if all != self.names.len() as u64 => Err(Error::malformed(format!(
+                "split.tensors.count says {all} tensors, the {} parts have {}; download them again",
+                files.len(),
+                self.names.len()
+            ))
+            .at(path)),
+            _ => Ok(()),
+        }
+    }
+
+    fn add_tensors(
+        &mut self,
+        path: &Path,
+        blob: Blob,
+        tensors: Vec<(String, Entry)>,
+        wanted: Option<&HashMap<String, String>>,
+    ) -> Result<()> {
         let index = self.blobs.len();
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
         for (name, mut entry) in tensors {
@@ -204,7 +266,7 @@ impl Checkpoint {
         self.entries.contains_key(name)
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry> {
+    pub(crate) fn entry(&self, name: &str) -> Result<&Entry> {
         self.entries.get(name).ok_or_else(|| {
             let place = self.blobs.first().map_or(&self.folder, |(path, _)| path);
             let last = name.rsplit('.').take(2).collect::<Vec<_>>();
@@ -230,11 +292,21 @@ impl Checkpoint {
     /// # Errors
     /// There is no such tensor.
     pub fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
-        let e = self.entry(name)?;
+        Ok(self.entry_bytes(self.entry(name)?))
+    }
+
+    pub(crate) fn entry_bytes(&self, e: &Entry) -> Cow<'_, [u8]> {
         let blob = &self.blobs[e.blob].1;
         match &e.strides {
-            None => Ok(Cow::Borrowed(&blob[e.offset..e.offset + e.bytes])),
-            Some(strides) => Ok(Cow::Owned(gather(&blob[e.offset..], e, strides))),
+            None => Cow::Borrowed(&blob[e.offset..e.offset + e.bytes]),
+            Some(strides) => Cow::Owned(gather(&blob[e.offset..], e, strides)),
+        }
+    }
+
+    /// Gives back the memory of a mapped tensor's pages; they come again when touched.
+    pub(crate) fn release(&self, e: &Entry) {
+        if e.strides.is_none() {
+            self.blobs[e.blob].1.release(e.offset..e.offset + e.bytes);
         }
     }
 
@@ -281,43 +353,12 @@ impl Checkpoint {
         if !flat {
             return Err(self.wrong_shape(name, e, &[out_dim, in_dim]));
         }
-        Ok(match e.dtype {
-            Dtype::F16 => Matrix::from_f16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
-            Dtype::BF16 => Matrix::from_bf16_bits(out_dim, in_dim, &self.bits16(name, e.dtype)?, storage),
-            _ => Matrix::from_f32(out_dim, in_dim, &self.f32(name)?, storage),
-        })
-    }
-
-    /// A linear layer's weight out of whatever format the file has.
-    ///
-    /// # Errors
-    /// There is no such tensor, its shape differs, or its elements aren't floats.
-    pub fn load_matrix(&self, request: &MatrixRequest<'_>, keep: Keep) -> Result<Matrix> {
-        let MatrixRequest { name, out_dim, in_dim, part, rows, order } = *request;
-        let (index, count) = part.unwrap_or((0, 1));
-        let (first, all) = rows.unwrap_or((0, out_dim));
-        let e = self.entry(name)?;
-        if e.shape.iter().product::<usize>() != count * all * in_dim || index >= count || first + out_dim > all {
-            return Err(self.wrong_shape(name, e, &[count, all, in_dim]));
-        }
-        let values = self.f32(name)?;
-        let start = (index * all + first) * in_dim;
-        let at = |i: usize| match order {
-            Some(order) => start + order[i / in_dim] as usize * in_dim + i % in_dim,
-            None => start + i,
-        };
-        let storage = match (keep, e.dtype) {
-            (Keep::As(storage), _) => storage,
-            (Keep::Stored, Dtype::F16) => Storage::F16,
-            (Keep::Stored, Dtype::BF16) => Storage::BF16,
-            (Keep::Stored, _) => Storage::F32,
-        };
-        Ok(Matrix::from_values(out_dim, in_dim, |i| values[at(i)], storage))
+        self.load_matrix(&MatrixRequest::whole(name, out_dim, in_dim), Keep::As(storage))
     }
 
     /// The metadata, when this is a GGUF file.
-    pub fn gguf(&self) -> Option<&crate::gguf::Metadata> {
-        None
+    pub fn gguf(&self) -> Option<&Metadata> {
+        self.gguf.as_ref()
     }
 
     /// Fails unless tensor `name` has this shape.
@@ -329,7 +370,7 @@ impl Checkpoint {
         if e.shape == shape { Ok(()) } else { Err(self.wrong_shape(name, e, shape)) }
     }
 
-    fn wrong_shape(&self, name: &str, e: &Entry, wanted: &[usize]) -> Error {
+    pub(crate) fn wrong_shape(&self, name: &str, e: &Entry, wanted: &[usize]) -> Error {
         Error::malformed(format!(
             "tensor {} has shape {:?}, the configuration asks for {wanted:?}; do config.json and weights belong together?",
             shown(name),
@@ -338,7 +379,7 @@ impl Checkpoint {
         .at(&self.blobs[e.blob].0)
     }
 
-    fn wrong_type(&self, name: &str, e: &Entry, wanted: &str) -> Error {
+    pub(crate) fn wrong_type(&self, name: &str, e: &Entry, wanted: &str) -> Error {
         Error::unsupported(format!("tensor {} holds {}, {wanted} are needed", shown(name), e.dtype.name()))
             .at(&self.blobs[e.blob].0)
     }
@@ -362,9 +403,6 @@ impl Checkpoint {
 /// Reads whatever format the first bytes show.
 fn sniff(blob: &Blob, path: &Path) -> Result<Vec<(String, Entry)>> {
     let named = |end: &str| path.extension().is_some_and(|e| e == end);
-    if blob.starts_with(b"GGUF") || named("gguf") {
-        return Err(Error::unsupported("GGUF files are not supported yet; use the model's safetensors files"));
-    }
     if blob.starts_with(b"version https://git-lfs") {
         return Err(Error::malformed("a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"));
     }
@@ -380,7 +418,85 @@ fn sniff(blob: &Blob, path: &Path) -> Result<Vec<(String, Entry)>> {
     if ["bin", "pt", "pth", "ckpt", "pkl"].into_iter().any(named) {
         return Err(Error::malformed("neither a zip archive nor a pickle of torch.save; download it again"));
     }
-    safetensors::parse(blob)
+    // Safetensors by content: a length, then an object.
+    if blob.get(8) == Some(&b'{') {
+        return safetensors::parse(blob);
+    }
+    Err(Error::unsupported(format!(
+        "{}; models are read from safetensors, GGUF and torch files (.bin, .pt), and from folders of them",
+        looks_like(blob)
+    )))
+}
+
+/// What a file that is no checkpoint looks like.
+fn looks_like(bytes: &[u8]) -> String {
+    const KNOWN: &[(&[u8], usize, &str)] = &[
+        (b"\x89PNG", 0, "a PNG picture"),
+        (b"\xff\xd8\xff", 0, "a JPEG picture"),
+        (b"RIFF", 0, "a RIFF file (WAV, AVI, WebP)"),
+        (b"ID3", 0, "an MP3 file"),
+        (b"OggS", 0, "an Ogg file"),
+        (b"fLaC", 0, "a FLAC file"),
+        (b"ftyp", 4, "an MP4 file"),
+        (b"\x89HDF", 0, "an HDF5 file (Keras)"),
+        (b"TFL3", 4, "a TensorFlow Lite model"),
+        (b"\x93NUMPY", 0, "a numpy array"),
+        (b"\x1f\x8b", 0, "a gzip archive; unpack it"),
+        (b"\xfd7zXZ", 0, "an xz archive; unpack it"),
+        (b"\x28\xb5\x2f\xfd", 0, "a Zstandard archive; unpack it"),
+        (b"7z\xbc\xaf", 0, "a 7z archive; unpack it"),
+        (b"ustar", 257, "a tar archive; unpack it"),
+        (b"%PDF", 0, "a PDF document"),
+        (b"\x7fELF", 0, "a program"),
+        (b"lmgg", 0, "a file of the format before GGUF"),
+        (b"tjgg", 0, "a file of the format before GGUF"),
+    ];
+    if let Some((_, _, what)) = KNOWN.iter().find(|(m, at, _)| bytes.get(*at..).is_some_and(|b| b.starts_with(m))) {
+        return format!("it looks like {what}");
+    }
+    let head = &bytes[..bytes.len().min(512)];
+    let text = head.utf8_chunks().next().map_or("", |c| c.valid());
+    match text.trim_start().chars().next() {
+        _ if bytes.is_empty() => "the file is empty".into(),
+        // A character may be cut at the end of what is looked at.
+        Some('<') if text.len() + 4 > head.len() => "it looks like a web page (a failed download?)".into(),
+        Some('{' | '[') if text.len() + 4 > head.len() => "it looks like JSON".into(),
+        Some(_) if text.len() + 4 > head.len() && !text.contains('\0') => "it looks like text".into(),
+        _ => format!("no known kind of file (it starts with \"{}\")", bytes[..bytes.len().min(8)].escape_ascii()),
+    }
+}
+
+/// The only GGUF model of a folder; parts of one model count once, projectors of a vision model
+/// (`mmproj...`) not at all.
+fn only_gguf(folder: &Path) -> Result<Option<PathBuf>> {
+    let files = std::fs::read_dir(folder).map_err(|e| Error::io("list it", folder, &e))?;
+    let mut names: Vec<String> = files
+        .flatten()
+        .map(|f| f.file_name().to_string_lossy().into_owned())
+        .filter(|n| n.to_ascii_lowercase().ends_with(".gguf") && folder.join(n).is_file())
+        .collect();
+    if names.len() > 1 {
+        names.retain(|n| !n.to_ascii_lowercase().starts_with("mmproj"));
+    }
+    names.sort();
+    names.dedup_by(|b, a| match (gguf::Parts::of(a), gguf::Parts::of(b)) {
+        (Some(a), Some(b)) => a.stem == b.stem && a.count == b.count,
+        _ => false,
+    });
+    match &names[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(folder.join(one))),
+        _ => {
+            let shown: Vec<String> = names.iter().take(12).map(|n| shown(n)).collect();
+            Err(Error::missing(format!(
+                "{}: {} GGUF models are in this folder; name one of them: {}{}",
+                folder.display(),
+                names.len(),
+                shown.join(", "),
+                if names.len() > shown.len() { " ..." } else { "" }
+            )))
+        }
+    }
 }
 
 /// A few words on what a folder without a checkpoint holds instead.

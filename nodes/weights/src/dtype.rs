@@ -1,6 +1,7 @@
 //! Element types of stored tensors.
 
 use half::{bf16, f16};
+use oxiline_kernels::BlockType;
 
 /// The type of a stored tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,19 +24,48 @@ pub enum Dtype {
     I64,
     U64,
     C64,
+    /// Quantised blocks of a GGUF file.
+    Block(BlockType),
+    /// Integers of `bits` bits with a scale and an offset for each `group` of a row (MLX).
+    Affine {
+        /// Bits of an integer.
+        bits: u8,
+        /// Weights that share a scale.
+        group: u32,
+    },
+    /// 8-bit integers in blocks of 32 with an f32 scale, of a checkpoint this program wrote.
+    Q8,
+    /// 4-bit integers in blocks of 32 with an f16 scale, of a checkpoint this program wrote.
+    Q4,
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Bytes of one element; of one block for types stored in blocks, 0 for weights whose parts lie
+    /// in several tensors.
     pub fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 | Self::F8E5M2 | Self::F8E4M3 => 1,
             Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::F64 | Self::I64 | Self::U64 | Self::C64 => 8,
+            Self::Block(block) => block.bytes(),
+            Self::Affine { .. } | Self::Q8 | Self::Q4 => 0,
         }
     }
-    /// The name safetensors uses, such as `BF16`.
+    /// Weights in a block; 1 for types that aren't stored in blocks.
+    pub fn block(self) -> usize {
+        match self {
+            Self::Block(block) => block.block(),
+            Self::Affine { group, .. } => group as usize,
+            Self::Q8 | Self::Q4 => 32,
+            _ => 1,
+        }
+    }
+    /// Is it quantised (in blocks, groups)?
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Self::Block(_) | Self::Affine { .. } | Self::Q8 | Self::Q4)
+    }
+    /// The name safetensors uses, such as `BF16`; GGUF's for its block types.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -54,6 +84,15 @@ impl Dtype {
             Self::I64 => "I64",
             Self::U64 => "U64",
             Self::C64 => "C64",
+            Self::Block(block) => block.name(),
+            Self::Affine { bits: 2, .. } => "MLX2",
+            Self::Affine { bits: 3, .. } => "MLX3",
+            Self::Affine { bits: 4, .. } => "MLX4",
+            Self::Affine { bits: 5, .. } => "MLX5",
+            Self::Affine { bits: 6, .. } => "MLX6",
+            Self::Affine { .. } => "MLX8",
+            Self::Q8 => "Q8",
+            Self::Q4 => "Q4",
         }
     }
     /// The type safetensors calls `name`.
@@ -79,7 +118,7 @@ impl Dtype {
         ALL.into_iter().find(|d| d.name() == name)
     }
     /// Little-endian `bytes` of this type as f32 (rounded where f32 is narrower); `None` for
-    /// types that aren't plain numbers.
+    /// complex numbers and for weights whose parts lie in several tensors.
     pub fn to_f32(self, bytes: &[u8]) -> Option<Vec<f32>> {
         fn each<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> Vec<f32> {
             bytes.as_chunks::<N>().0.iter().map(|b| read(*b)).collect()
@@ -100,7 +139,14 @@ impl Dtype {
             Self::Bool => each(bytes, |[b]| f32::from(u8::from(b != 0))),
             Self::F8E5M2 => each(bytes, |[b]| f16::from_bits(u16::from(b) << 8).to_f32()),
             Self::F8E4M3 => each(bytes, |[b]| f8e4m3(b)),
-            Self::C64 => return None,
+            Self::Block(block) => {
+                // A rest that is no whole block is left out, as with the other types.
+                let blocks = &bytes[..bytes.len() - bytes.len() % block.bytes()];
+                let mut values = vec![0.0; blocks.len() / block.bytes() * block.block()];
+                block.dequantize(blocks, &mut values);
+                values
+            }
+            Self::C64 | Self::Affine { .. } | Self::Q8 | Self::Q4 => return None,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: safetensors and torch archives, tokenizers, the hub.
+//! Checkpoints: safetensors, GGUF and torch archives, tokenizers, the hub.
 //!
 //! Nothing in a model file is trusted: every length, offset and count is checked before it is
 //! used, nothing is executed, and every failure is an [`Error`] whose message is one sentence.
@@ -10,6 +10,7 @@ mod dtype;
 mod error;
 pub mod gguf;
 pub mod hub;
+mod matrix;
 mod safetensors;
 mod tokenizer;
 mod torch;

@@ -125,7 +125,7 @@ fn an_attack_is_named() {
         ("storage_traversal.bin", "no storage's name"),
         ("zip_bomb_64m.bin", "compressed"),
         ("lfs_pointer.safetensors", "Git LFS"),
-        ("magic.gguf", "GGUF files are not supported yet"),
+        ("magic.gguf", "not with GGUF"),
     ] {
         let error = read(&fixtures().join("bad").join(file)).unwrap_err();
         assert!(error.to_string().contains(word), "{file}: {error}");

@@ -117,7 +117,7 @@ fn broken_headers_are_refused_with_a_sentence() {
             ),
             "twice",
         ),
-        (b"GGUF\x03\0\0\0".to_vec(), "not supported yet"),
+        (b"GGUF\x03\0\0\0".to_vec(), "the file ends inside"),
     ];
     for (bytes, word) in cases {
         write(dir.path(), "model.safetensors", bytes);

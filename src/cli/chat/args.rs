@@ -83,6 +83,30 @@ pub struct Answer {
     /// Most tokens of an answer
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub max_tokens: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub choose: Choose,
+    /// The answer ends before this text (may be given again)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// End tokens do not end the answer
+    #[arg(long)]
+    pub ignore_end: bool,
+    /// The answer is JSON of the schema in this file
+    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
+    pub json_schema: Option<PathBuf>,
+    /// The answer matches this regular expression as a whole
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true)]
+    pub regex: Option<String>,
+    /// Log-probabilities of so many tokens at each place (with --json in the object, else on standard error)
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub logprobs: Option<String>,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Choosing tokens")]
+pub struct Choose {
     /// Temperature; 0: always the most probable token [default: 0]
     #[arg(long, visible_alias = "temperature", value_name = "T", allow_hyphen_values = true)]
     pub temp: Option<String>,
@@ -99,7 +123,7 @@ pub struct Answer {
     #[arg(long, value_name = "P", allow_hyphen_values = true)]
     pub typical: Option<String>,
     /// Factor against tokens already there (1: off)
-    #[arg(long, value_name = "R", allow_hyphen_values = true)]
+    #[arg(long, visible_alias = "repetition-penalty", value_name = "R", allow_hyphen_values = true)]
     pub repeat_penalty: Option<String>,
     /// Taken off tokens that are in the answer
     #[arg(long, value_name = "R", allow_hyphen_values = true)]
@@ -131,21 +155,31 @@ pub struct Answer {
     /// Seed of the draws [default: fresh]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub seed: Option<String>,
-    /// The answer ends before this text (may be given again)
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub stop: Vec<String>,
-    /// End tokens do not end the answer
-    #[arg(long)]
-    pub ignore_end: bool,
-    /// The answer is JSON of the schema in this file
-    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
-    pub json_schema: Option<PathBuf>,
-    /// The answer matches this regular expression as a whole
-    #[arg(long, value_name = "REGEX", allow_hyphen_values = true)]
-    pub regex: Option<String>,
-    /// Log-probabilities of so many tokens at each place (with --json in the object, else on standard error)
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    pub logprobs: Option<String>,
+}
+
+impl Choose {
+    /// What was given, as keys of the engine's options.
+    pub fn settings<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let all = [
+            ("temperature", &self.temp),
+            ("top_k", &self.top_k),
+            ("top_p", &self.top_p),
+            ("min_p", &self.min_p),
+            ("typical", &self.typical),
+            ("repeat_penalty", &self.repeat_penalty),
+            ("presence_penalty", &self.presence_penalty),
+            ("frequency_penalty", &self.frequency_penalty),
+            ("penalty_window", &self.penalty_window),
+            ("dry_multiplier", &self.dry_multiplier),
+            ("dry_base", &self.dry_base),
+            ("dry_allowed_length", &self.dry_allowed_length),
+            ("xtc_probability", &self.xtc_probability),
+            ("xtc_threshold", &self.xtc_threshold),
+            ("logit_bias", &self.logit_bias),
+            ("seed", &self.seed),
+        ];
+        all.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)))
+    }
 }
 
 /// How the model is kept.

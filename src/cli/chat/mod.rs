@@ -97,22 +97,9 @@ fn options(args: &Chat, common: &Common) -> Result<EngineOptions> {
     };
     let (a, w) = (&args.answer, &args.weights);
     set("max-tokens", &a.max_tokens)?;
-    set("temp", &a.temp)?;
-    set("top-k", &a.top_k)?;
-    set("top-p", &a.top_p)?;
-    set("min-p", &a.min_p)?;
-    set("typical", &a.typical)?;
-    set("repeat-penalty", &a.repeat_penalty)?;
-    set("presence-penalty", &a.presence_penalty)?;
-    set("frequency-penalty", &a.frequency_penalty)?;
-    set("penalty-window", &a.penalty_window)?;
-    set("dry-multiplier", &a.dry_multiplier)?;
-    set("dry-base", &a.dry_base)?;
-    set("dry-allowed-length", &a.dry_allowed_length)?;
-    set("xtc-probability", &a.xtc_probability)?;
-    set("xtc-threshold", &a.xtc_threshold)?;
-    set("logit-bias", &a.logit_bias)?;
-    set("seed", &a.seed)?;
+    for (key, value) in a.choose.settings() {
+        set(key, &Some(value.to_string()))?;
+    }
     set("regex", &a.regex)?;
     set("logprobs", &a.logprobs)?;
     set("context", &w.context)?;

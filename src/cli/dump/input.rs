@@ -50,6 +50,20 @@ impl Input {
         Ok((tensor.shape().to_vec(), tensor.data()))
     }
 
+    /// Token ids of the first of these tensors that is there; none when none is.
+    pub fn ids(&self, names: &[&str]) -> Result<Vec<u32>> {
+        let file = self.tensors()?;
+        let Some((name, tensor)) = names.iter().find_map(|n| file.tensor(n).ok().map(|t| (n, t))) else {
+            return Ok(Vec::new());
+        };
+        if tensor.dtype() != Dtype::I64 {
+            return Err(self.wrong(name, &tensor, "int64"));
+        }
+        let ids = tensor.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
+        ids.map(|id| u32::try_from(id).map_err(|_| self.error(format_args!("`{name}` holds {id}, which is no token"))))
+            .collect()
+    }
+
     /// Shape and values of a tensor of 16- or 32-bit floats.
     pub fn floats(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>)> {
         let tensor = self.tensor(name)?;

@@ -4,8 +4,10 @@ mod file;
 mod input;
 mod quant;
 mod resample;
+mod sample;
 mod tensors;
 mod text;
+mod tokens;
 mod vad;
 mod whisper;
 
@@ -19,9 +21,11 @@ pub fn run(args: Dump) -> Result<Outcome> {
     match args.what {
         DumpVerb::Whisper(args) => whisper::run(*args)?,
         DumpVerb::Text(args) => text::run(args)?,
+        DumpVerb::Sample(args) => sample::run(*args)?,
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,
         DumpVerb::Tensors(args) => tensors::run(args)?,
+        DumpVerb::Tokens(args) => tokens::run(args)?,
         DumpVerb::Dequantize(args) => quant::dequantize(args)?,
         DumpVerb::Quantize(args) => quant::quantize(args)?,
         DumpVerb::Matvec(args) => quant::matvec(args)?,

@@ -214,6 +214,7 @@ impl<M: Model> Serving<M> {
                     replies: &work.replies,
                     done,
                     first,
+                    waited: work.started.unwrap_or(began).saturating_duration_since(work.arrived),
                 });
             }
             catch_unwind(AssertUnwindSafe(|| model.step(&mut jobs))).err().map(|p| panic_text(&*p))

@@ -106,7 +106,9 @@ fn sentence(error: &Error) -> String {
     let detail = error.detail().unwrap_or_default();
     let place = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     match error.kind() {
-        ErrorKind::OutOfFuel => format!("it does more work than a prompt needs; the template does not end or is not meant for chat{place}"),
+        ErrorKind::OutOfFuel => {
+            format!("it does more work than a prompt needs; the template does not end or is not meant for chat{place}")
+        }
         ErrorKind::InvalidOperation if !detail.is_empty() => detail.to_string(),
         kind if detail.is_empty() => format!("{kind}{place}"),
         kind => format!("{kind}: {detail}{place}"),

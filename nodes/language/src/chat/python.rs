@@ -229,7 +229,9 @@ fn repr_string(out: &mut String, text: &str) {
             c if u32::from(c) < 0x20 || matches!(c, '\u{7f}'..='\u{a0}' | '\u{ad}') => {
                 out.push_str(&format!("\\x{:02x}", u32::from(c)));
             }
-            c if c != ' ' && (c.is_whitespace() || c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}')) => {
+            c if c != ' '
+                && (c.is_whitespace() || c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}')) =>
+            {
                 out.push_str(&format!("\\u{:04x}", u32::from(c)));
             }
             c => out.push(c),

@@ -66,13 +66,14 @@ impl ChatTemplate {
                 None | Some(Json::Null) => {}
                 Some(Json::String(source)) => return Self::compile(Some(source), None, variables, &place).map(Some),
                 Some(Json::Array(list)) => {
-                    let named = |wanted: &str| {
-                        list.iter().find(|t| t["name"] == wanted).and_then(|t| t["template"].as_str())
-                    };
+                    let named =
+                        |wanted: &str| list.iter().find(|t| t["name"] == wanted).and_then(|t| t["template"].as_str());
                     return Self::compile(named("default"), named("tool_use"), variables, &place).map(Some);
                 }
                 Some(_) => {
-                    return Err(Error::msg(format_args!("{place}: `chat_template` is neither a text nor a list of templates")));
+                    return Err(Error::msg(format_args!(
+                        "{place}: `chat_template` is neither a text nor a list of templates"
+                    )));
                 }
             }
         }
@@ -155,8 +156,9 @@ impl ChatTemplate {
         }
         context.extend(chat.extra.iter().map(|(k, v)| (k.clone(), v.clone())));
         let size = context.values().map(size).sum();
-        let prompt = jinja::render(&compiled.env, Value::from(Serde(&context)), size)
-            .map_err(|e| Error::msg(format_args!("{}: the chat template refuses the conversation: {e}", self.origin)))?;
+        let prompt = jinja::render(&compiled.env, Value::from(Serde(&context)), size).map_err(|e| {
+            Error::msg(format_args!("{}: the chat template refuses the conversation: {e}", self.origin))
+        })?;
         if chat.continue_last { cut_at_mark(prompt) } else { Ok(prompt) }
     }
 
@@ -173,7 +175,10 @@ impl ChatTemplate {
     fn chosen(&self, tools: bool) -> Result<&Compiled> {
         let chosen = if tools { self.tools.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
         chosen.map(|c| &**c).ok_or_else(|| {
-            Error::msg(format_args!("{}: the only chat template is for conversations with tools; give some", self.origin))
+            Error::msg(format_args!(
+                "{}: the only chat template is for conversations with tools; give some",
+                self.origin
+            ))
         })
     }
 }
@@ -239,7 +244,10 @@ fn read(path: &Path) -> Result<Option<String>> {
         Err(e) => return Err(failed(&e)),
         Ok(m) if !m.is_file() => return Err(failed(&"it is not a file")),
         Ok(m) if m.len() > MAX_FILE => {
-            return Err(failed(&format_args!("it has {} bytes, more than the {MAX_FILE} such a file may have", m.len())));
+            return Err(failed(&format_args!(
+                "it has {} bytes, more than the {MAX_FILE} such a file may have",
+                m.len()
+            )));
         }
         Ok(_) => {}
     }

@@ -1,6 +1,6 @@
 //! Mixtures of experts: each position is sent to the few that its router prefers.
 
-use oxiline_kernels::{Matrix, Pool, ops};
+use oxiline_kernels::{Matrix, Pool, Product, ops};
 
 use super::load::ExpertWeights;
 use super::local;
@@ -40,7 +40,7 @@ pub(super) fn run(pool: &Pool, spec: &Experts, w: &ExpertWeights, x: &[f32], hid
         jobs.push((&weights.up, own, own_up));
     }
     matmuls(pool, jobs);
-    local::gate(pool, &mut gate, Some(&up), spec.inner, spec.activation);
+    local::gate(pool, &mut gate, Some(&up), spec.activation);
     // The inputs are not needed any more: their room takes the results.
     let mut jobs = Vec::new();
     let (mut g, mut y) = (&*gate, &mut *input);
@@ -59,10 +59,9 @@ pub(super) fn run(pool: &Pool, spec: &Experts, w: &ExpertWeights, x: &[f32], hid
 }
 
 /// Products of different experts computed together.
-fn matmuls(pool: &Pool, jobs: Vec<(&Matrix, &[f32], &mut [f32])>) {
-    for (weight, x, y) in jobs {
-        weight.matmul(pool, x, None, y);
-    }
+fn matmuls<'a>(pool: &Pool, jobs: Vec<(&'a Matrix, &'a [f32], &'a mut [f32])>) {
+    let mut products: Vec<Product<'_>> = jobs.into_iter().map(|(weight, x, y)| Product::new(weight, x, y)).collect();
+    Matrix::matmul_group(pool, &mut products);
 }
 
 /// The chosen experts of one row with their weights, in the order of their numbers.

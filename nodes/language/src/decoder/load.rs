@@ -194,6 +194,7 @@ impl Loader<'_> {
             LoadOptions { exact: true, .. } => Keep::As(Storage::F32),
             // A block never crosses a row.
             LoadOptions { quant: Some(Quant::Q8), .. } if in_dim.is_multiple_of(32) => Keep::As(Storage::Q8),
+            LoadOptions { quant: Some(Quant::Q4), .. } if in_dim.is_multiple_of(32) => Keep::As(Storage::Q4),
             _ => Keep::Stored,
         }
     }

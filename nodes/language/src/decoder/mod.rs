@@ -10,6 +10,7 @@ pub mod spec;
 mod state;
 
 pub use model::Decoder;
+pub use oxiline_kernels::KvFormat;
 pub use spec::Spec;
 pub use state::State;
 
@@ -22,7 +23,7 @@ pub struct LoadOptions {
     pub exact: bool,
     /// Quantise the weights at load.
     pub quant: Option<Quant>,
-    /// How keys and values are kept; None: f32 in exact mode, else the usual.
+    /// How keys and values are kept; None: f32 in exact mode, else f16.
     pub kv: Option<KvFormat>,
 }
 
@@ -33,17 +34,6 @@ pub enum Quant {
     Q8,
     /// 4 bits in blocks of 32.
     Q4,
-}
-
-/// How keys and values are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvFormat {
-    /// 32-bit floats.
-    F32,
-    /// IEEE halves.
-    F16,
-    /// 8-bit integers with a scale a row.
-    Int8,
 }
 
 /// Looks at the residual stream of a forward pass. Rows are those of the whole batch in order; more

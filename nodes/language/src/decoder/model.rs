@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use oxiline_graph::{Error, Result, bail};
-use oxiline_kernels::{Epilogue, Pool};
+use oxiline_kernels::causal::{self, Attend};
+use oxiline_kernels::{Epilogue, KvFormat, Matrix, Pool, Product, ops};
 use oxiline_weights::{Checkpoint, Mode};
 
 use super::load::{DenseWeights, Linear, Loader, MlpWeights, Weights};
-use super::local::{self, Heads, Query};
+use super::local::{self, Rotation};
 use super::names::Names;
-use super::rope::Frequencies;
 use super::spec::{Attention, Dense, Mixer, Mlp, Spec};
 use super::state::State;
 use super::{CausalLm, LoadOptions, Observer, Span, Want, experts};
@@ -23,21 +23,27 @@ const HEAD_ROWS: usize = 32;
 pub struct Decoder {
     spec: Spec,
     weights: Weights,
-    frequencies: Vec<Frequencies>,
+    rotations: Vec<Rotation>,
+    kv: KvFormat,
     bytes: u64,
 }
 
-/// A piece of a span that is in a pass.
-struct Piece {
+/// Rows of a pass that continue one sequence.
+#[derive(Clone, Copy)]
+struct Run {
     span: usize,
+    /// The first of its tokens, and how many.
     from: usize,
-    to: usize,
-    /// Position of its first token.
+    count: usize,
+    /// Position of the first.
     start: usize,
 }
 
-/// Cosines and sines of every row of a pass, by rope.
-type Angles = Vec<(Vec<f32>, Vec<f32>)>;
+impl Run {
+    fn positions(&self) -> std::ops::Range<usize> {
+        self.start..self.start + self.count
+    }
+}
 
 impl Decoder {
     /// Loads the model at `path` (a folder or a file). `progress(done, total)` counts layers; an
@@ -78,8 +84,9 @@ impl Decoder {
         let mut loader = Loader { checkpoint, spec: &spec, names, options, bytes: 0 };
         let weights = loader.weights(progress)?;
         let bytes = loader.bytes;
-        let frequencies = spec.ropes.iter().map(super::rope::Rope::frequencies).collect();
-        Ok(Self { spec, weights, frequencies, bytes })
+        let rotations = spec.ropes.iter().map(Rotation::new).collect();
+        let kv = options.kv.unwrap_or(if options.exact { KvFormat::F32 } else { KvFormat::F16 });
+        Ok(Self { spec, weights, rotations, kv, bytes })
     }
 
     /// What the model is.
@@ -122,24 +129,24 @@ impl Decoder {
             span.logits.clear();
             span.hidden.clear();
         }
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         let mut rows = 0;
         for i in 0..batch.len() {
-            let len = batch[i].tokens.len();
+            let (len, start) = (batch[i].tokens.len(), batch[i].state.len);
             let mut from = 0;
             while from < len {
-                let to = len.min(from + ROWS - rows);
-                pieces.push(Piece { span: i, from, to, start: batch[i].state.len + from });
-                (rows, from) = (rows + to - from, to);
+                let count = (len - from).min(ROWS - rows);
+                runs.push(Run { span: i, from, count, start: start + from });
+                (rows, from) = (rows + count, from + count);
                 if rows == ROWS {
-                    self.pass(pool, batch, &pieces, &mut observer);
-                    pieces.clear();
+                    self.pass(pool, batch, &runs, &mut observer);
+                    runs.clear();
                     rows = 0;
                 }
             }
         }
         if rows > 0 {
-            self.pass(pool, batch, &pieces, &mut observer);
+            self.pass(pool, batch, &runs, &mut observer);
         }
         for span in batch {
             span.state.len += span.tokens.len();
@@ -147,64 +154,62 @@ impl Decoder {
         Ok(())
     }
 
-    /// One pass over the rows of `pieces`.
-    fn pass(
-        &self,
-        pool: &Pool,
-        batch: &mut [Span<'_, State>],
-        pieces: &[Piece],
-        observer: &mut Option<&mut dyn Observer>,
-    ) {
+    /// One pass over the rows of `runs`.
+    fn pass(&self, pool: &Pool, batch: &mut [Span<'_, State>], runs: &[Run], observer: &mut Option<&mut dyn Observer>) {
         let hidden = self.spec.hidden;
-        // (piece, position) of every row, and the rows whose results are wanted.
-        let mut rows = Vec::new();
-        let mut wanted = Vec::new();
+        // The rows whose results are wanted: of every run all, the last one, or none.
+        let mut wanted: Vec<Run> = Vec::new();
+        let mut wanted_rows = Vec::new();
         let mut x = Vec::new();
-        for (p, piece) in pieces.iter().enumerate() {
-            let span = &batch[piece.span];
-            for t in piece.from..piece.to {
-                let last = t + 1 == span.tokens.len();
-                if span.want == Want::All || span.want == Want::Last && last {
-                    wanted.push(rows.len());
-                }
-                rows.push((p, piece.start + t - piece.from));
+        for run in runs {
+            let span = &batch[run.span];
+            let first = x.len() / hidden;
+            for token in &span.tokens[run.from..run.from + run.count] {
                 let at = x.len();
                 x.resize(at + hidden, 0.0);
-                self.weights.embedding.row(span.tokens[t] as usize, &mut x[at..]);
+                self.weights.embedding.row(*token as usize, &mut x[at..]);
             }
+            let last = run.from + run.count == span.tokens.len();
+            let skipped = match span.want {
+                Want::All => 0,
+                Want::Last if last => run.count - 1,
+                Want::Last | Want::Nothing => continue,
+            };
+            wanted.push(Run { count: run.count - skipped, start: run.start + skipped, ..*run });
+            wanted_rows.extend(first + skipped..first + run.count);
         }
         if self.spec.embedding_scale != 1.0 {
             x.iter_mut().for_each(|v| *v *= self.spec.embedding_scale);
         }
-        let mut angles = self.angles(&rows);
+        let mut positions: Vec<usize> = runs.iter().flat_map(Run::positions).collect();
         if let Some(observer) = observer {
             observer.embeddings(&x);
         }
+        let mut asking = runs;
         for (i, (layer, weights)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
-            let Mixer::Attention(attention) = &layer.mixer;
             let w = &weights.attention;
             let normed = self.normed(pool, &x, &weights.mixer_norm);
             let last = i + 1 == self.spec.layers.len();
-            let q = if last && observer.is_none() && wanted.len() < rows.len() {
+            let q = if last && observer.is_none() && wanted_rows.len() < positions.len() {
                 // Nobody looks at the other rows any more: their keys and values are all that stays.
                 let [k, v] = group(pool, [(&w.k, &normed), (&w.v, &normed)]);
-                self.remember(pool, batch, pieces, i, k, &v, &angles);
+                self.remember(pool, batch, runs, i, k, &v, &positions);
                 if wanted.is_empty() {
                     return;
                 }
-                x = gather(&x, hidden, &wanted);
-                rows = wanted.iter().map(|&r| rows[r]).collect();
-                angles = self.angles(&rows);
-                let [q] = group(pool, [(&w.q, &gather(&normed, hidden, &wanted))]);
-                wanted = (0..rows.len()).collect();
+                x = gather(&x, hidden, &wanted_rows);
+                let [q] = group(pool, [(&w.q, &gather(&normed, hidden, &wanted_rows))]);
+                asking = &wanted;
+                positions = wanted.iter().flat_map(Run::positions).collect();
+                wanted_rows = (0..positions.len()).collect();
                 q
             } else {
                 let [q, k, v] = group(pool, [(&w.q, &normed), (&w.k, &normed), (&w.v, &normed)]);
-                self.remember(pool, batch, pieces, i, k, &v, &angles);
+                self.remember(pool, batch, runs, i, k, &v, &positions);
                 q
             };
-            let seen = self.attend(pool, batch, pieces, &rows, i, attention, q, &angles);
-            self.join(pool, &weights.attention.out, &seen, weights.post_mixer_norm.as_deref(), &mut x);
+            let seen = self.attend(pool, batch, asking, i, q, &positions);
+            self.join(pool, &w.out, &seen, weights.post_mixer_norm.as_deref(), &mut x);
             let normed = self.normed(pool, &x, &weights.mlp_norm);
             match (&layer.mlp, &weights.mlp) {
                 (Mlp::Dense(spec), MlpWeights::Dense(mlp)) => {
@@ -214,10 +219,7 @@ impl Decoder {
                 (Mlp::Experts(spec), MlpWeights::Experts(mlp)) => {
                     let mut mixed = vec![0.0; x.len()];
                     experts::run(pool, spec, mlp, &normed, hidden, &mut mixed);
-                    if let Some(norm) = &weights.post_mlp_norm {
-                        local::rms_norm(pool, &mut mixed, norm, self.spec.eps);
-                    }
-                    oxiline_kernels::ops::add(pool, &mut x, &mixed);
+                    self.add(pool, &mut mixed, weights.post_mlp_norm.as_deref(), &mut x);
                 }
                 // The loader makes the weights from the same description.
                 _ => {}
@@ -226,34 +228,21 @@ impl Decoder {
                 observer.layer(i, &x);
             }
         }
-        let x = gather(&x, hidden, &wanted);
+        let x = gather(&x, hidden, &wanted_rows);
         let normed = self.normed(pool, &x, &self.weights.norm);
-        let owners: Vec<usize> = wanted.iter().map(|&r| pieces[rows[r].0].span).collect();
+        let owners: Vec<usize> = wanted.iter().flat_map(|run| std::iter::repeat_n(run.span, run.count)).collect();
         self.head(pool, batch, &owners, &normed);
     }
 
-    fn angles(&self, rows: &[(usize, usize)]) -> Angles {
-        let of = |f: &Frequencies| {
-            let pairs = f.pairs();
-            let (mut cos, mut sin) = (vec![0.0; rows.len() * pairs], vec![0.0; rows.len() * pairs]);
-            for (r, (_, position)) in rows.iter().enumerate() {
-                let at = r * pairs..(r + 1) * pairs;
-                f.at(*position, &mut cos[at.clone()], &mut sin[at]);
-            }
-            (cos, sin)
-        };
-        self.frequencies.iter().map(of).collect()
-    }
-
     fn normed(&self, pool: &Pool, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let mut normed = x.to_vec();
-        local::rms_norm(pool, &mut normed, weight, self.spec.eps);
+        let mut normed = vec![0.0; x.len()];
+        ops::rms_norm(pool, x, weight.len(), Some(weight), self.spec.eps, &mut normed);
         normed
     }
 
-    fn rotate(&self, pool: &Pool, a: &Attention, x: &mut [f32], width: usize, angles: &Angles) {
-        if let Some((f, (cos, sin))) = a.rope.map(|r| (&self.frequencies[r], &angles[r])) {
-            local::rotate(pool, x, width, a.head_dim, cos, sin, f.pairs());
+    fn norm(&self, pool: &Pool, x: &mut [f32], weight: Option<&[f32]>) {
+        if let Some(weight) = weight {
+            ops::rms_norm_in_place(pool, x, weight.len(), Some(weight), self.spec.eps);
         }
     }
 
@@ -263,59 +252,55 @@ impl Decoder {
         &self,
         pool: &Pool,
         batch: &mut [Span<'_, State>],
-        pieces: &[Piece],
+        runs: &[Run],
         layer: usize,
         mut k: Vec<f32>,
         v: &[f32],
-        angles: &Angles,
+        positions: &[usize],
     ) {
         let Mixer::Attention(a) = &self.spec.layers[layer].mixer;
-        let width = a.kv_width();
-        if let Some(norm) = &self.weights.layers[layer].attention.k_norm {
-            local::rms_norm(pool, &mut k, norm, self.spec.eps);
-        }
-        self.rotate(pool, a, &mut k, width, angles);
-        let mut row = 0;
-        for piece in pieces {
-            let range = row * width..(row + piece.to - piece.from) * width;
-            batch[piece.span].state.layers[layer].kv_mut().push(&k[range.clone()], &v[range]);
-            row += piece.to - piece.from;
+        self.norm(pool, &mut k, self.weights.layers[layer].attention.k_norm.as_deref());
+        self.rotate(pool, a, &mut k, positions);
+        let mut at = 0;
+        for run in runs {
+            let range = at..at + run.count * a.kv_width();
+            at = range.end;
+            batch[run.span].state.layers[layer].kv_mut().push(pool, &k[range.clone()], &v[range]);
         }
     }
 
     /// What every row sees of its sequence, `[rows, heads * head_dim]`.
-    #[allow(clippy::too_many_arguments)]
     fn attend(
         &self,
         pool: &Pool,
         batch: &[Span<'_, State>],
-        pieces: &[Piece],
-        rows: &[(usize, usize)],
+        runs: &[Run],
         layer: usize,
-        a: &Attention,
         mut q: Vec<f32>,
-        angles: &Angles,
+        positions: &[usize],
     ) -> Vec<f32> {
-        if let Some(norm) = &self.weights.layers[layer].attention.q_norm {
-            local::rms_norm(pool, &mut q, norm, self.spec.eps);
-        }
-        self.rotate(pool, a, &mut q, a.q_width(), angles);
-        let query = |&(piece, position): &(usize, usize)| Query {
-            cache: batch[pieces[piece].span].state.layers[layer].kv(),
-            position,
-        };
-        let queries: Vec<Query<'_>> = rows.iter().map(query).collect();
-        let how = Heads {
-            heads: a.heads,
-            kv_heads: a.kv_heads,
-            dim: a.head_dim,
-            window: a.window,
-            scale: a.scale,
-            softcap: a.softcap,
-        };
+        let Mixer::Attention(a) = &self.spec.layers[layer].mixer;
+        self.norm(pool, &mut q, self.weights.layers[layer].attention.q_norm.as_deref());
+        self.rotate(pool, a, &mut q, positions);
         let mut seen = vec![0.0; q.len()];
-        local::attend(pool, &q, &queries, how, &mut seen);
+        let (mut q, mut out) = (&*q, &mut *seen);
+        let mut spans = Vec::with_capacity(runs.len());
+        for run in runs {
+            let (own, rest) = q.split_at(run.count * a.q_width());
+            let (own_out, rest_out) = out.split_at_mut(own.len());
+            (q, out) = (rest, rest_out);
+            let kv = batch[run.span].state.layers[layer].kv();
+            let (scale, softcap) = (a.scale, a.softcap);
+            spans.push(Attend { scale, softcap, ..Attend::new(own, kv, run.start, a.heads, own_out) });
+        }
+        causal::attend(pool, &mut spans);
         seen
+    }
+
+    fn rotate(&self, pool: &Pool, a: &Attention, x: &mut [f32], positions: &[usize]) {
+        if let Some(rope) = a.rope {
+            self.rotations[rope].apply(pool, x, a.head_dim, positions);
+        }
     }
 
     /// A projection back to the residual stream, normed on the way where the family does.
@@ -324,10 +309,15 @@ impl Decoder {
             None => to.weight.matmul_with(pool, from, to.bias.as_deref(), Epilogue::AddTo, x),
             Some(norm) => {
                 let [mut y] = group(pool, [(to, from)]);
-                local::rms_norm(pool, &mut y, norm, self.spec.eps);
-                oxiline_kernels::ops::add(pool, x, &y);
+                self.add(pool, &mut y, Some(norm), x);
             }
         }
+    }
+
+    /// A part's result joins the residual stream.
+    fn add(&self, pool: &Pool, y: &mut [f32], norm: Option<&[f32]>, x: &mut [f32]) {
+        self.norm(pool, y, norm);
+        ops::add(pool, x, y);
     }
 
     /// Logits (and hidden states) of normed rows, given to the spans that own them.
@@ -341,7 +331,7 @@ impl Decoder {
         }
         let finish = |logits: &mut [f32]| {
             if let Some(cap) = self.spec.logit_softcap {
-                local::softcap(pool, logits, cap);
+                ops::softcap(pool, logits, cap);
             }
         };
         if owners.iter().all(|o| *o == owners[0]) {
@@ -366,22 +356,24 @@ impl Decoder {
 
 /// Linear layers computed together.
 pub(super) fn group<const N: usize>(pool: &Pool, layers: [(&Linear, &[f32]); N]) -> [Vec<f32>; N] {
-    layers.map(|(w, x)| {
-        let mut y = vec![0.0; x.len() / w.weight.in_dim() * w.weight.out_dim()];
-        w.weight.matmul(pool, x, w.bias.as_deref(), &mut y);
-        y
-    })
+    let mut results = layers.map(|(w, x)| vec![0.0; x.len() / w.weight.in_dim() * w.weight.out_dim()]);
+    let mut products = Vec::with_capacity(N);
+    for ((w, x), y) in layers.iter().zip(&mut results) {
+        products.push(Product { bias: w.bias.as_deref(), ..Product::new(&w.weight, x, y) });
+    }
+    Matrix::matmul_group(pool, &mut products);
+    results
 }
 
 /// The inside of an MLP, before `down`.
 fn dense(pool: &Pool, spec: &Dense, w: &DenseWeights, x: &[f32]) -> Vec<f32> {
     let Some(gate) = &w.gate else {
         let [mut up] = group(pool, [(&w.up, x)]);
-        local::gate(pool, &mut up, None, spec.inner, spec.activation);
+        local::gate(pool, &mut up, None, spec.activation);
         return up;
     };
     let [mut gate, up] = group(pool, [(gate, x), (&w.up, x)]);
-    local::gate(pool, &mut gate, Some(&up), spec.inner, spec.activation);
+    local::gate(pool, &mut gate, Some(&up), spec.activation);
     gate
 }
 
@@ -401,15 +393,11 @@ impl CausalLm for Decoder {
     }
 
     fn new_state(&self) -> State {
-        State::new(&self.spec)
+        State::new(&self.spec, self.kv)
     }
 
     fn bytes_per_position(&self) -> usize {
-        let of = |layer: &super::spec::Layer| {
-            let Mixer::Attention(a) = &layer.mixer;
-            2 * 4 * a.kv_width()
-        };
-        self.spec.layers.iter().map(of).sum()
+        self.new_state().layers.iter().map(|cache| cache.kv().bytes_per_position()).sum()
     }
 
     fn forward(&self, batch: &mut [Span<'_, State>]) -> Result<()> {

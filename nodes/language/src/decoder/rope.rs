@@ -139,6 +139,11 @@ impl Frequencies {
         self.inverse.len()
     }
 
+    /// Cosines and sines are multiplied by this.
+    pub fn attention(&self) -> f32 {
+        self.attention
+    }
+
     /// Radians a position, by pair (within the trained positions, for the dynamic kind).
     pub fn inverse(&self) -> &[f32] {
         &self.inverse

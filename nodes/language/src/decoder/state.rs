@@ -1,7 +1,8 @@
 //! The caches of a sequence.
 
+use oxiline_kernels::{KvCache, KvFormat};
+
 use super::SequenceState;
-use super::local::KvCache;
 use super::spec::{Mixer, Spec};
 
 /// The caches of one sequence, layer by layer.
@@ -29,10 +30,10 @@ impl Cache {
 }
 
 impl State {
-    pub(super) fn new(spec: &Spec) -> Self {
+    pub(super) fn new(spec: &Spec, format: KvFormat) -> Self {
         let layers = spec.layers.iter().map(|layer| {
             let Mixer::Attention(a) = &layer.mixer;
-            Cache::Attention(KvCache::new(a.kv_width()))
+            Cache::Attention(KvCache::new(format, a.kv_heads, a.head_dim).with_window(a.window))
         });
         Self { layers: layers.collect(), len: 0 }
     }
@@ -43,13 +44,16 @@ impl SequenceState for State {
         self.len
     }
 
+    /// With sliding windows positions far behind are dropped; going back to where they would be seen
+    /// again forgets everything.
     fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-        self.layers.iter_mut().for_each(|cache| cache.kv_mut().truncate(len));
+        let len = len.min(self.len);
+        self.len = self.layers.iter().map(|cache| cache.kv().reachable(len)).min().unwrap_or(len);
+        self.layers.iter_mut().for_each(|cache| cache.kv_mut().truncate(self.len));
     }
 
     fn fork(&self) -> Self {
-        let layers = self.layers.iter().map(|cache| Cache::Attention(cache.kv().clone()));
+        let layers = self.layers.iter().map(|cache| Cache::Attention(cache.kv().fork()));
         Self { layers: layers.collect(), len: self.len }
     }
 

@@ -82,8 +82,7 @@ impl Candidates {
     /// entropy, until they hold `mass`.
     fn typical(&mut self, mass: f64) {
         let information = |p: f64| if p > 0.0 { -p.ln() } else { f64::INFINITY };
-        let entropy: f64 =
-            self.probabilities.iter().map(|&p| if p > 0.0 { p * information(p) } else { 0.0 }).sum();
+        let entropy: f64 = self.probabilities.iter().map(|&p| if p > 0.0 { p * information(p) } else { 0.0 }).sum();
         let distance: Vec<f64> = self.probabilities.iter().map(|&p| (information(p) - entropy).abs()).collect();
         let mut order: Vec<usize> = (0..self.ids.len()).collect();
         order.sort_by(|a, b| distance[*a].total_cmp(&distance[*b]));

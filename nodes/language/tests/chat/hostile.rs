@@ -52,7 +52,9 @@ fn depth_ends() {
     let ifs = format!("{}{}", "{% if true %}".repeat(9_000), "{% endif %}".repeat(9_000));
     let nots = format!("{{{{ {}x }}}}", "not ".repeat(50_000));
     let deep = |end: &str| {
-        format!("{{% set ns = namespace(x=[1]) %}}{{% for a in range(99999) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}{end}")
+        format!(
+            "{{% set ns = namespace(x=[1]) %}}{{% for a in range(99999) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}{end}"
+        )
     };
     for source in [
         "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}".to_string(),

@@ -44,7 +44,11 @@ fn prompts_are_the_references_byte_for_byte() {
                     refused += 1;
                 }
                 None => {
-                    assert_eq!(got.unwrap_or_else(|e| panic!("{place}: {e}")), case["prompt"].as_str().unwrap(), "{place}");
+                    assert_eq!(
+                        got.unwrap_or_else(|e| panic!("{place}: {e}")),
+                        case["prompt"].as_str().unwrap(),
+                        "{place}"
+                    );
                     rendered += 1;
                 }
             }

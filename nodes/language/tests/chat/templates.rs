@@ -12,7 +12,10 @@ use crate::chat;
 const OURS: &str = "{{ bos_token }}{% for m in messages %}\n[{{ m.role }}] {{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
 
 fn expression(source: &str, messages: Value) -> String {
-    ChatTemplate::from_source(source, Map::new()).unwrap().render(&chat(messages), false).unwrap_or_else(|e| panic!("{source}: {e}"))
+    ChatTemplate::from_source(source, Map::new())
+        .unwrap()
+        .render(&chat(messages), false)
+        .unwrap_or_else(|e| panic!("{source}: {e}"))
 }
 
 #[test]
@@ -62,7 +65,10 @@ fn a_gguf_file_holds_template_and_tokens() {
 fn printed_as_python_prints() {
     let value = json!([{"a": "é<&'\"\n\u{1}", "b": [1, -2.5, 1e16, 1e-5, 100000.0, true, null, {}, []]}]);
     for (source, wanted) in [
-        ("{{ messages[0] | tojson }}", r#"{"a": "é<&'\"\n\u0001", "b": [1, -2.5, 1e+16, 1e-05, 100000.0, true, null, {}, []]}"#),
+        (
+            "{{ messages[0] | tojson }}",
+            r#"{"a": "é<&'\"\n\u0001", "b": [1, -2.5, 1e+16, 1e-05, 100000.0, true, null, {}, []]}"#,
+        ),
         ("{{ messages[0].a | tojson(ensure_ascii=true) }}", r#""\u00e9<&'\"\n\u0001""#),
         ("{{ {'b': 1, 'a': [2]} | tojson(indent=1, sort_keys=true) }}", "{\n \"a\": [\n  2\n ],\n \"b\": 1\n}"),
         ("{{ {'a': [1]} | tojson(separators=(',', ':')) }}", r#"{"a":[1]}"#),
@@ -85,10 +91,14 @@ fn printed_as_python_prints() {
 
 #[test]
 fn an_answer_goes_on_from_where_it_was_begun() {
-    let begun = Chat { continue_last: true, ..chat(json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "It is "}])) };
+    let begun = Chat {
+        continue_last: true,
+        ..chat(json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "It is "}]))
+    };
     let plain = ChatTemplate::from_source(OURS, Map::new()).unwrap();
     assert_eq!(plain.render(&begun, true).unwrap(), "[user] q\n[assistant] It is ");
-    let trims = ChatTemplate::from_source("{% for m in messages %}<{{ m.content | trim }}>\n{% endfor %}", Map::new()).unwrap();
+    let trims =
+        ChatTemplate::from_source("{% for m in messages %}<{{ m.content | trim }}>\n{% endfor %}", Map::new()).unwrap();
     assert_eq!(trims.render(&begun, true).unwrap(), "<q>\n<It is");
     let drops = ChatTemplate::from_source("{{ messages[0].content }}", Map::new()).unwrap();
     assert!(drops.render(&begun, true).unwrap_err().to_string().contains("leaves out"));

@@ -1,6 +1,7 @@
 //! Reading the golden cases.
 #![allow(dead_code)]
 
+pub mod gguf;
 pub mod reference;
 pub mod tiny;
 

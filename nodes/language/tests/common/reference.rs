@@ -117,7 +117,7 @@ impl Reference<'_> {
 
     fn slides(&self, layer: usize) -> bool {
         match self.config["model_type"].as_str() {
-            Some("gemma3_text") => (layer + 1) % self.size("sliding_window_pattern") != 0,
+            Some("gemma3_text") => !(layer + 1).is_multiple_of(self.size("sliding_window_pattern")),
             Some("mistral") => self.num("sliding_window").is_some(),
             Some("qwen2" | "qwen3") => self.flag("use_sliding_window") && layer >= self.size("max_window_layers"),
             _ => false,
@@ -148,9 +148,9 @@ impl Reference<'_> {
         for p in 0..x.len() {
             let first = if sliding { (p + 1).saturating_sub(self.size("sliding_window")) } else { 0 };
             let mut row = Vec::new();
-            for h in 0..heads {
+            for (h, q) in q[p].iter().enumerate() {
                 let g = h / (heads / kv);
-                let dot = |j: usize| scale * q[p][h].iter().zip(&k[j][g]).map(|(a, b)| a * b).sum::<f64>();
+                let dot = |j: usize| scale * q.iter().zip(&k[j][g]).map(|(a, b)| a * b).sum::<f64>();
                 let weights = softmax((first..=p).map(dot).collect());
                 let value = |i: usize| weights.iter().zip(&v[first..=p]).map(|(w, v)| w * v[g][i]).sum::<f64>();
                 row.extend((0..dim).map(value));

@@ -19,6 +19,7 @@ pub enum Value {
     U64s(Vec<u64>),
     /// Numbers of an array of signed integers.
     I64s(Vec<i64>),
+    /// Numbers of an array of either float; the wider ones rounded.
     F32s(Vec<f32>),
     Bools(Vec<bool>),
 }
@@ -64,6 +65,39 @@ impl Metadata {
     pub fn str(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Value::String(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// An array of strings.
+    pub fn strings(&self, key: &str) -> Option<&[String]> {
+        match self.get(key)? {
+            Value::Strings(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// An array of floats.
+    pub fn f32s(&self, key: &str) -> Option<&[f32]> {
+        match self.get(key)? {
+            Value::F32s(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// An array of truth values.
+    pub fn bools(&self, key: &str) -> Option<&[bool]> {
+        match self.get(key)? {
+            Value::Bools(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// An array of whole numbers of any integer type; `None` when one doesn't fit in an `i64`.
+    pub fn i64s(&self, key: &str) -> Option<Vec<i64>> {
+        match self.get(key)? {
+            Value::I64s(v) => Some(v.clone()),
+            Value::U64s(v) => v.iter().map(|n| i64::try_from(*n).ok()).collect(),
             _ => None,
         }
     }

@@ -1,5 +1,9 @@
 //! GGUF files: metadata, tensors in block formats.
 
 mod metadata;
+mod reader;
+mod split;
 
 pub use metadata::{Metadata, Value};
+pub(crate) use reader::{MAGIC, parse};
+pub(crate) use split::{Parts, check, files};

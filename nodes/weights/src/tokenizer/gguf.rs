@@ -1,6 +1,6 @@
 //! Tokenizers out of a GGUF file's metadata.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ahash::AHashMap;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -15,6 +15,7 @@ use tokenizers::normalizers::{NFC, Prepend};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper};
 
+use super::plain::steers;
 use super::pretokenize::Kind;
 use super::special::Special;
 use super::{Tokenizer, guard};
@@ -28,6 +29,7 @@ const MAX_TOKEN: usize = 4096;
 
 /// Types of tokens, as GGUF numbers them.
 mod kind {
+    pub const NORMAL: i64 = 1;
     pub const UNKNOWN: i64 = 2;
     pub const CONTROL: i64 = 3;
     pub const USER_DEFINED: i64 = 4;
@@ -87,6 +89,19 @@ impl<'a> Vocabulary<'a> {
         ids
     }
 
+    /// Some converters write the turn markers of a SentencePiece vocabulary as ordinary pieces. A piece
+    /// between angle brackets that no merge makes could never be met otherwise: it is a marker.
+    fn lift_markup(&mut self, merges: &[(String, String)]) {
+        let made: HashSet<String, ahash::RandomState> =
+            merges.iter().map(|(left, right)| format!("{left}{right}")).collect();
+        for (token, is) in self.tokens.iter().zip(&mut self.types) {
+            let bracketed = token.len() > 2 && token.starts_with('<') && token.ends_with('>');
+            if *is == kind::NORMAL && bracketed && !made.contains(token) {
+                *is = if steers(token) { kind::CONTROL } else { kind::USER_DEFINED };
+            }
+        }
+    }
+
     /// Tokens matched in the text before anything else.
     fn added(&self) -> Vec<AddedToken> {
         let rows = self.tokens.iter().zip(&self.types).filter(|(token, _)| !token.is_empty());
@@ -107,13 +122,16 @@ impl Tokenizer {
     /// Missing or inconsistent lists, kinds that aren't known.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
         let model = metadata.str("tokenizer.ggml.model").ok_or_else(|| {
-            Error::malformed("the file has no tokenizer (tokenizer.ggml.model); it is not a language model, or only a part of one")
+            Error::malformed(
+                "the file has no tokenizer (tokenizer.ggml.model); it is not a language model, or only a part of one",
+            )
         })?;
-        let vocabulary = Vocabulary::read(metadata)?;
+        let mut vocabulary = Vocabulary::read(metadata)?;
         let (inner, add_bos) = match model {
             "gpt2" => byte_level(metadata, &vocabulary)?,
             "llama" => {
                 let merges = merges_by_score(metadata, &vocabulary)?;
+                vocabulary.lift_markup(&merges);
                 (sentence_piece(metadata, &vocabulary, merges)?, true)
             }
             "gemma4" => (sentence_piece(metadata, &vocabulary, listed_merges(metadata)?)?, true),
@@ -125,7 +143,9 @@ impl Tokenizer {
             }
         };
         let mut inner = inner;
-        inner.add_tokens(vocabulary.added()).map_err(|e| Error::malformed(format!("its added tokens are refused: {e}")))?;
+        inner
+            .add_tokens(vocabulary.added())
+            .map_err(|e| Error::malformed(format!("its added tokens are refused: {e}")))?;
         let special = Special::from_gguf(metadata, vocabulary.tokens, &vocabulary.types, add_bos)?;
         surround(&mut inner, &special, vocabulary.tokens)?;
         Ok(Self::new(inner, special, vocabulary.tokens.len() as u32 - 1))
@@ -139,7 +159,9 @@ fn surround(inner: &mut tokenizers::Tokenizer, special: &Special, tokens: &[Stri
     if first.is_none() && last.is_none() {
         return Ok(());
     }
-    let piece = |token: &Option<(String, u32)>| token.iter().map(|(t, _)| serde_json::json!({"SpecialToken": {"id": t, "type_id": 0}})).collect::<Vec<_>>();
+    let piece = |token: &Option<(String, u32)>| {
+        token.iter().map(|(t, _)| serde_json::json!({"SpecialToken": {"id": t, "type_id": 0}})).collect::<Vec<_>>()
+    };
     let mut single = piece(&first);
     single.push(serde_json::json!({"Sequence": {"id": "A", "type_id": 0}}));
     single.extend(piece(&last));
@@ -149,7 +171,8 @@ fn surround(inner: &mut tokenizers::Tokenizer, special: &Special, tokens: &[Stri
         .map(|(t, id)| (t.clone(), serde_json::json!({"id": t, "ids": [id], "tokens": [t]})))
         .collect();
     // Built from its file form: its own builder splits texts at `:` and `$`, which tokens may hold.
-    let form = serde_json::json!({"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": ids});
+    let form =
+        serde_json::json!({"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": ids});
     let template: TemplateProcessing = serde_json::from_value(form)
         .map_err(|e| Error::malformed(format!("its beginning and end tokens are refused: {e}")))?;
     inner.with_post_processor(Some(template));
@@ -167,9 +190,12 @@ fn listed_merges(metadata: &Metadata) -> Result<Pairs> {
         .map(|(i, merge)| {
             // The first piece may itself begin with a space in no known vocabulary, but be one.
             let at = merge.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
-            let (left, right) = at.map(|at| (&merge[..at], &merge[at + 1..])).filter(|(_, right)| !right.is_empty()).ok_or_else(|| {
-                Error::malformed(format!("tokenizer.ggml.merges, entry {i}: `{}` is not two pieces", shown(merge)))
-            })?;
+            let (left, right) = at
+                .map(|at| (&merge[..at], &merge[at + 1..]))
+                .filter(|(_, right)| !right.is_empty())
+                .ok_or_else(|| {
+                    Error::malformed(format!("tokenizer.ggml.merges, entry {i}: `{}` is not two pieces", shown(merge)))
+                })?;
             Ok((left.to_string(), right.to_string()))
         })
         .collect()
@@ -193,7 +219,10 @@ fn build(builder: tokenizers::models::bpe::BpeBuilder) -> Result<BPE> {
 }
 
 fn normalizer(inner: &mut tokenizers::Tokenizer, by: impl Into<NormalizerWrapper>) -> Result<()> {
-    inner.with_normalizer(Some(by)).map(drop).map_err(|e| Error::malformed(format!("its normalisation is refused: {e}")))
+    inner
+        .with_normalizer(Some(by))
+        .map(drop)
+        .map_err(|e| Error::malformed(format!("its normalisation is refused: {e}")))
 }
 
 fn sentence_piece(metadata: &Metadata, vocabulary: &Vocabulary<'_>, merges: Pairs) -> Result<tokenizers::Tokenizer> {

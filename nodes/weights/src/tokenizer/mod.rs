@@ -60,7 +60,11 @@ impl Tokenizer {
     /// # Errors
     /// Missing or broken files.
     pub fn load(path: &Path) -> Result<Self> {
-        let (folder, file) = if path.is_dir() { (path, path.join("tokenizer.json")) } else { (path.parent().unwrap_or(path), path.into()) };
+        let (folder, file) = if path.is_dir() {
+            (path, path.join("tokenizer.json"))
+        } else {
+            (path.parent().unwrap_or(path), path.into())
+        };
         if file.is_file() || !path.is_dir() {
             return Self::build(&read_small(&file, MAX_FILE)?, Some(folder)).map_err(|e| e.at(&file));
         }
@@ -118,7 +122,8 @@ impl Tokenizer {
     /// # Errors
     /// It can't be written as one.
     pub fn to_json(&self) -> Result<String> {
-        guard(|| self.inner().to_string(false)).map_err(|e| Error::malformed(format!("cannot write the tokenizer: {e}")))
+        guard(|| self.inner().to_string(false))
+            .map_err(|e| Error::malformed(format!("cannot write the tokenizer: {e}")))
     }
 
     /// Ids with a meaning of their own.

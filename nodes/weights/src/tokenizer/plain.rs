@@ -10,9 +10,45 @@ use crate::error::{Error, Result, shown};
 /// Tags of plain documents that some vocabularies have whole; everything else between angle brackets
 /// steers a model.
 const HTML: [&str; 39] = [
-    "a", "b", "i", "u", "s", "p", "br", "hr", "em", "ol", "ul", "li", "td", "th", "tr", "h1", "h2", "h3", "h4", "h5", "h6",
-    "dl", "dt", "dd", "sub", "sup", "img", "div", "span", "code", "pre", "table", "tbody", "thead", "tfoot", "strong",
-    "caption", "blockquote", "hgroup",
+    "a",
+    "b",
+    "i",
+    "u",
+    "s",
+    "p",
+    "br",
+    "hr",
+    "em",
+    "ol",
+    "ul",
+    "li",
+    "td",
+    "th",
+    "tr",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "dl",
+    "dt",
+    "dd",
+    "sub",
+    "sup",
+    "img",
+    "div",
+    "span",
+    "code",
+    "pre",
+    "table",
+    "tbody",
+    "thead",
+    "tfoot",
+    "strong",
+    "caption",
+    "blockquote",
+    "hgroup",
 ];
 
 /// How plain text is taken apart.
@@ -61,8 +97,9 @@ impl Plain {
 }
 
 /// Does a token that isn't marked as special steer the model all the same (`<think>`, `<tool_call>`)?
-fn steers(token: &str) -> bool {
-    let bracketed = (token.starts_with('<') && token.ends_with('>')) || (token.starts_with('[') && token.ends_with(']'));
+pub(super) fn steers(token: &str) -> bool {
+    let bracketed =
+        (token.starts_with('<') && token.ends_with('>')) || (token.starts_with('[') && token.ends_with(']'));
     let name = token.trim_matches(['<', '>', '/']);
     bracketed && token.len() > 2 && !HTML.contains(&name)
 }

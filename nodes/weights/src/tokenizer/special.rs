@@ -12,8 +12,20 @@ use crate::gguf::Metadata;
 const MAX_FILE: u64 = 64 << 20;
 /// Control tokens that end an answer in the families' formats, whatever a file names as its end token.
 const ENDS: [&str; 14] = [
-    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<turn|>",
-    "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>", "<EOT>", "<|EOT|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<eos>",
+    "</s>",
+    "<EOT>",
+    "<|EOT|>",
 ];
 
 /// Ids with a meaning.
@@ -59,7 +71,8 @@ impl Special {
             ends: Vec::new(),
         };
         // Only control tokens end an answer: the same text as an ordinary token is text.
-        let named = tokens.iter().zip(types).enumerate().filter(|(_, (t, kind))| **kind == 3 && ENDS.contains(&t.as_str()));
+        let named =
+            tokens.iter().zip(types).enumerate().filter(|(_, (t, kind))| **kind == 3 && ENDS.contains(&t.as_str()));
         special.ends.extend(named.map(|(id, _)| id as u32));
         special.ends.extend([id("eos")?, id("eot")?, id("eom")?].into_iter().flatten());
         special.sort();
@@ -79,11 +92,17 @@ impl Special {
             let value = config.get(key).filter(|v| !v.is_null()).or_else(|| older.get(key))?;
             inner.token_to_id(value.as_str().or_else(|| value.get("content")?.as_str())?)
         };
-        let mut special =
-            Self { bos: named("bos_token"), eos: named("eos_token"), pad: named("pad_token"), unknown: named("unk_token"), ..Self::default() };
+        let mut special = Self {
+            bos: named("bos_token"),
+            eos: named("eos_token"),
+            pad: named("pad_token"),
+            unknown: named("unk_token"),
+            ..Self::default()
+        };
         let added = inner.encode_fast("", true).map(|e| e.get_ids().to_vec()).unwrap_or_default();
         special.add_bos = special.bos.is_some_and(|id| added.first() == Some(&id));
-        special.add_eos = special.eos.is_some_and(|id| added.last() == Some(&id) && added.len() > usize::from(special.add_bos));
+        special.add_eos =
+            special.eos.is_some_and(|id| added.last() == Some(&id) && added.len() > usize::from(special.add_bos));
         for listed in [&generation, &model].into_iter().chain(model.get("text_config").and_then(Value::as_object)) {
             match listed.get("eos_token_id") {
                 Some(Value::Array(ids)) => special.ends.extend(ids.iter().filter_map(id_of)),
