@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::echo::{Echo, EchoOptions};
 use oxiline::graph::plan::Class;
 use oxiline::graph::protocol::llm::Finish;
-use oxiline::graph::{ActorHandle, Error};
+use oxiline::graph::{ActorHandle, Error, Load};
 use oxiline::{Engine, EngineOptions, Event, Flow};
 
 fn engine(options: EngineOptions) -> Engine {
@@ -158,4 +160,15 @@ fn raw_text_has_no_roles_and_engines_share_a_model() {
     let beside = std::thread::spawn(move || other.send("a b", quiet).unwrap().text);
     assert_eq!(raw.send(" a", quiet).unwrap().stats.cached_tokens, 0);
     assert_eq!(beside.join().unwrap(), "a b");
+}
+
+#[test]
+fn a_model_kind_gets_its_options() {
+    let load = |options: EngineOptions| Engine::load_as::<Echo>(Path::new("some.gguf"), options, &Load::quiet());
+    let mut engine = load(EngineOptions::new().with("quant", "q8").unwrap()).unwrap();
+    assert_eq!(engine.send("yes", quiet).unwrap().text, "yes");
+    let mut wrong = EngineOptions::new();
+    wrong.set_model("quand", "q8");
+    let Err(error) = load(wrong) else { panic!("no error") };
+    assert!(error.to_string().contains("quand") && error.to_string().contains("quant"), "{error}");
 }

@@ -28,7 +28,7 @@ use oxiline_graph::plan::Class;
 use oxiline_graph::protocol::llm::{
     Chat, Generate, Llm, LlmMark, LlmReply, LlmRequest, OpenLlm, Prompt, TokenInfo, ToolCall,
 };
-use oxiline_graph::{ActorHandle, Error, Result, Session};
+use oxiline_graph::{ActorHandle, Error, Model, Result, Session};
 use serde_json::Value;
 
 use crate::CancelHandle;
@@ -113,10 +113,23 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_path(weights: &Path, options: EngineOptions, load: &oxiline_graph::Load) -> Result<Self> {
+        Self::load_as::<oxiline_language::llm::LlmModel>(weights, options, load)
+    }
+
+    /// Loads a model of a kind of your own that speaks the language models' protocol. Its options get
+    /// `weights` and what [`EngineOptions::set`] and [`EngineOptions::set_model`] set for the model.
+    ///
+    /// # Errors
+    /// As [`Engine::load`], and options the kind does not have.
+    pub fn load_as<M: Model<Protocol = Llm>>(
+        weights: &Path,
+        options: EngineOptions,
+        load: &oxiline_graph::Load,
+    ) -> Result<Self> {
         if let Some(threads) = options.threads() {
             crate::set_threads(threads);
         }
-        let handle = options::start(weights, &options, load)?;
+        let handle = options::start::<M>(weights, &options, load)?;
         Self::on(handle, options)
     }
 

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oxiline_graph::protocol::llm::{ContextFull, Generate, Grammar, Llm, OpenLlm, Prompt, Sampling};
-use oxiline_graph::{ActorConfig, ActorHandle, Error, Load, Result};
-use oxiline_language::llm::{LlmModel, LlmOptions};
+use oxiline_graph::{ActorConfig, ActorHandle, Error, Load, Model, Result};
 use serde_json::{Map, Value};
 
 /// A key of [`EngineOptions::set`].
@@ -249,16 +248,22 @@ impl EngineOptions {
     }
 }
 
-/// Loads the weights and starts the model's actor.
-pub(super) fn start(weights: &Path, options: &EngineOptions, load: &Load) -> Result<ActorHandle<Llm>> {
-    let mut model = options.model.clone();
-    model.insert("weights".into(), weights.to_string_lossy().into());
-    if let Some(format) = model.get("kv").filter(|kv| kv.is_string()).cloned() {
-        model.insert("kv".into(), serde_json::json!({ "format": format }));
+/// Loads the weights and starts an actor of the model kind `M`.
+pub(super) fn start<M: Model<Protocol = Llm>>(
+    weights: &Path,
+    options: &EngineOptions,
+    load: &Load,
+) -> Result<ActorHandle<Llm>> {
+    let mut table = options.model.clone();
+    table.insert("weights".into(), weights.to_string_lossy().into_owned().into());
+    if let Some(format) = table.get("kv").filter(|kv| kv.is_string()).cloned() {
+        table.insert("kv".into(), serde_json::json!({ "format": format }));
     }
-    let model: LlmOptions = serde_json::from_value(Value::Object(model)).map_err(Error::msg)?;
-    let config = ActorConfig { name: "llm".into(), ..ActorConfig::default() };
-    ActorHandle::load_with::<LlmModel>(model, super::CLASS, config, load)
+    let model = serde_json::from_value(Value::Object(table))
+        .map_err(|e| Error::msg(format_args!("the model's options are not right: {e}")))?;
+    let name = weights.file_name().unwrap_or(weights.as_os_str()).to_string_lossy();
+    let config = ActorConfig { name: name.as_ref().into(), ..ActorConfig::default() };
+    ActorHandle::load_with::<M>(model, super::CLASS, config, load)
 }
 
 fn bad(name: &str, value: &str, wanted: &str) -> Error {

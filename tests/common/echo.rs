@@ -10,10 +10,15 @@ use oxiline::graph::{Error, Job, Load, Model, Result};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Options: none.
+/// Options, which it does not look at.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EchoOptions {}
+#[serde(default, deny_unknown_fields)]
+pub struct EchoOptions {
+    /// Where the weights would be.
+    pub weights: String,
+    /// How they would be quantised.
+    pub quant: Option<String>,
+}
 
 /// The model.
 pub struct Echo;
