@@ -8,6 +8,7 @@
 //! This crate knows nothing of any model: it knows waiting, queues, threads and time.
 
 pub mod actor;
+mod assemble;
 pub mod builder;
 mod check;
 pub mod clock;
