@@ -30,7 +30,6 @@ fn object(output: &Output) -> Value {
 }
 
 #[test]
-#[ignore = "waits for the language models' actor"]
 fn an_answer_is_the_same_for_flag_pipe_and_threads() {
     let model = model();
     let base = ["chat", "-m", &model, "--no-system", "--max-tokens", "12", "--ignore-end", "--exact"];
@@ -50,7 +49,6 @@ fn an_answer_is_the_same_for_flag_pipe_and_threads() {
 }
 
 #[test]
-#[ignore = "waits for the language models' actor"]
 fn lines_are_conversations_of_their_own() {
     let model = model();
     let flags = ["chat", "-m", &model, "--no-system", "--max-tokens", "6", "--json", "--lines"];
@@ -61,7 +59,6 @@ fn lines_are_conversations_of_their_own() {
 }
 
 #[test]
-#[ignore = "waits for the language models' actor"]
 fn draws_repeat_with_their_seed_and_forms_hold() {
     let model = model();
     let draw = |seed: &str| {
@@ -77,7 +74,6 @@ fn draws_repeat_with_their_seed_and_forms_hold() {
 }
 
 #[test]
-#[ignore = "waits for the language models' actor"]
 fn a_closed_pipe_ends_quietly() {
     let model = model();
     let flags = ["chat", "-m", &model, "--raw", "-p", "Once", "--max-tokens", "20000", "--ignore-end"];
@@ -91,7 +87,6 @@ fn a_closed_pipe_ends_quietly() {
 }
 
 #[test]
-#[ignore = "waits for the language models' actor"]
 fn the_graph_holds_the_same_conversation() {
     let model = model();
     let graph = root().join("graphs/chat.toml");

@@ -106,7 +106,6 @@ fn raw_ids(model: &str, prompt: &str, count: &str) -> Vec<i64> {
 }
 
 #[test]
-#[ignore = "waits for the language models' actor"]
 fn smollm2_answers_as_the_reference_does() {
     let Some(model) = smollm2() else { return };
     // Up to the first place where two tokens are nearly as probable.
