@@ -37,5 +37,6 @@ pub use isa::Isa;
 pub use kvcache::{KvCache, KvFormat, PAGE, SLACK};
 pub use matrix::{Matrix, Product, Storage};
 pub use pool::Pool;
+pub use q8::quantise as quantise_q8;
 pub use quant::BlockType;
 pub use rope::Rope;

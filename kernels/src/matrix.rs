@@ -237,6 +237,26 @@ impl Matrix {
         Self { out_dim, in_dim, data: Data::Packed(packed, storage) }
     }
 
+    /// From 8-bit integers as [`Storage::Q8`] has them: rows of `in_dim` signed bytes, and a scale for
+    /// each block of 32 (the last may be shorter), `[out, blocks]`.
+    ///
+    /// # Panics
+    /// When `row` gives one of another length, or `scales` isn't one a block.
+    pub fn from_q8_with<'a>(
+        out_dim: usize,
+        in_dim: usize,
+        row: impl Fn(usize) -> &'a [u8] + Sync,
+        scales: &[f32],
+    ) -> Self {
+        assert_eq!(scales.len(), out_dim * in_dim.div_ceil(32), "a scale a block");
+        let row = |r: usize| {
+            let row = row(r);
+            assert_eq!(row.len(), in_dim, "a row of {in_dim} weights");
+            row
+        };
+        Self { out_dim, in_dim, data: Data::Q8(Q8::given(Pool::global(), out_dim, in_dim, row, scales)) }
+    }
+
     /// From any source of row-major values (`value(row * in_dim + column)`), asked once for each in
     /// any order from any thread: big-endian files, memory maps, permuted layouts.
     pub fn from_values(out_dim: usize, in_dim: usize, value: impl Fn(usize) -> f32 + Sync, storage: Storage) -> Self {

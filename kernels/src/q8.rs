@@ -30,7 +30,7 @@ pub(crate) struct Q8 {
 }
 
 /// Scale and whole numbers of up to 32 values; a NaN or infinity makes the scale NaN or infinite.
-pub(crate) fn quantise(x: &[f32], q: &mut [i8]) -> f32 {
+pub fn quantise(x: &[f32], q: &mut [i8]) -> f32 {
     let mut greatest = 0.0_f32;
     for v in x {
         let v = v.abs();
@@ -50,6 +50,45 @@ pub(crate) fn quantise(x: &[f32], q: &mut [i8]) -> f32 {
 impl Q8 {
     /// Packs rows that `row` writes as f32.
     pub(crate) fn pack(pool: &Pool, out_dim: usize, in_dim: usize, row: impl Fn(usize, &mut [f32]) + Sync) -> Self {
+        Self::packed(pool, out_dim, in_dim, |r, put| {
+            let mut buf = vec![0.0; in_dim];
+            row(r, &mut buf);
+            for (b, x) in buf.chunks(BLOCK).enumerate() {
+                let mut q = [0; BLOCK];
+                let scale = quantise(x, &mut q);
+                put(b, scale, &q);
+            }
+        })
+    }
+
+    /// Packs integers that are there already, rows of signed bytes and a scale a block.
+    pub(crate) fn given<'a>(
+        pool: &Pool,
+        out_dim: usize,
+        in_dim: usize,
+        row: impl Fn(usize) -> &'a [u8] + Sync,
+        scales: &[f32],
+    ) -> Self {
+        let blocks = in_dim.div_ceil(BLOCK);
+        Self::packed(pool, out_dim, in_dim, |r, put| {
+            for (b, codes) in row(r).chunks(BLOCK).enumerate() {
+                let mut q = [0; BLOCK];
+                for (q, c) in q.iter_mut().zip(codes) {
+                    // -128 has no counterpart; the kernels take no such weight.
+                    *q = (*c as i8).max(-127);
+                }
+                put(b, scales[r * blocks + b], &q);
+            }
+        })
+    }
+
+    /// Packs what `row` puts, block by block.
+    fn packed(
+        pool: &Pool,
+        out_dim: usize,
+        in_dim: usize,
+        row: impl Fn(usize, &mut dyn FnMut(usize, f32, &[i8; BLOCK])) + Sync,
+    ) -> Self {
         let (panels, blocks) = (out_dim.div_ceil(N), in_dim.div_ceil(BLOCK));
         let mut values = Buf::zeroed(panels * blocks * BLOCK_BYTES);
         let mut scales = Buf::zeroed(panels * blocks * N);
@@ -60,16 +99,13 @@ impl Q8 {
                 let size = blocks * BLOCK_BYTES;
                 (v_parts.part(p * size..(p + 1) * size), s_parts.part(p * blocks * N..(p + 1) * blocks * N))
             };
-            let mut buf = vec![0.0; in_dim];
             for lane in 0..N.min(out_dim - p * N) {
-                row(p * N + lane, &mut buf);
-                for (b, x) in buf.chunks(BLOCK).enumerate() {
-                    let mut q = [0; BLOCK];
-                    scales[b * N + lane] = quantise(x, &mut q);
-                    for (k, q) in q.into_iter().enumerate() {
-                        values[b * BLOCK_BYTES + (k / 4) * 64 + lane * 4 + k % 4] = q;
+                row(p * N + lane, &mut |b, scale, q| {
+                    scales[b * N + lane] = scale;
+                    for (k, q) in q.iter().enumerate() {
+                        values[b * BLOCK_BYTES + (k / 4) * 64 + lane * 4 + k % 4] = *q;
                     }
-                }
+                });
             }
         });
         Self { out_dim, blocks, values, scales }

@@ -11,7 +11,9 @@ mod error;
 pub mod gguf;
 pub mod hub;
 mod matrix;
+mod parts;
 mod safetensors;
+mod sniff;
 mod tokenizer;
 mod torch;
 

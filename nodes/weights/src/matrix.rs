@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
+use oxiline_kernels::quant::Affine;
 use oxiline_kernels::{BlockType, Matrix, Pool, Storage};
 
 use crate::checkpoint::{Checkpoint, Entry, Keep, MatrixRequest};
@@ -103,19 +104,36 @@ impl Checkpoint {
     fn rows_of(&self, name: &str, e: &Entry, rows: &Rows<'_>, keep: Keep) -> Result<Matrix> {
         let &Rows { out_dim, in_dim, .. } = rows;
         let bytes = self.entry_bytes(e);
-        if let Dtype::Block(kind) = e.dtype {
-            let size = kind.row_bytes(in_dim).ok_or_else(|| self.wrong_shape(name, e, &[out_dim, in_dim]))?;
-            return Ok(match keep {
-                Keep::Stored => Matrix::from_blocks(out_dim, in_dim, kind, &rows.bytes(&bytes, size)),
-                Keep::As(storage) => from_blocks(rows, kind, &bytes, size, storage),
-            });
-        }
         let storage = match (keep, e.dtype) {
             (Keep::As(storage), _) => storage,
             (Keep::Stored, Dtype::F16) => Storage::F16,
             (Keep::Stored, Dtype::BF16) => Storage::BF16,
             (Keep::Stored, _) => Storage::F32,
         };
+        if e.dtype.is_quantised() {
+            // Blocks and groups don't cross rows; of tensors in parts the rows are the file's own.
+            let cut = match e.dtype {
+                Dtype::Block(kind) => in_dim.is_multiple_of(kind.block()),
+                _ => e.shape.last() == Some(&in_dim),
+            };
+            if !cut {
+                return Err(self.wrong_shape(name, e, &[out_dim, in_dim]));
+            }
+            let stored = match keep {
+                Keep::Stored => self.as_stored(e, rows, &bytes),
+                Keep::As(Storage::Q8) if e.dtype == Dtype::Q8 => self.as_stored(e, rows, &bytes),
+                Keep::As(_) => None,
+            };
+            return stored.map_or_else(
+                || {
+                    let mut values = vec![0.0; out_dim * in_dim];
+                    self.dequantise_rows(e, in_dim, &|i| rows.of(i), &mut values)
+                        .ok_or_else(|| self.wrong_type(name, e, "real numbers"))?;
+                    Ok(Matrix::from_f32(out_dim, in_dim, &values, storage))
+                },
+                Ok,
+            );
+        }
         Ok(match e.dtype {
             Dtype::F16 => Matrix::from_f16_bits(out_dim, in_dim, &halves(&rows.bytes(&bytes, in_dim * 2)), storage),
             Dtype::BF16 => Matrix::from_bf16_bits(out_dim, in_dim, &halves(&rows.bytes(&bytes, in_dim * 2)), storage),
@@ -131,14 +149,133 @@ impl Checkpoint {
             }
         })
     }
-}
 
-/// Blocks made floats, row by row.
-fn from_blocks(rows: &Rows<'_>, kind: BlockType, bytes: &[u8], size: usize, storage: Storage) -> Matrix {
-    let mut values = vec![0.0; rows.out_dim * rows.in_dim];
-    each_row(&mut values, rows.in_dim, |i, into| {
-        let from = rows.of(i) * size;
-        kind.dequantize(&bytes[from..from + size], into);
-    });
-    Matrix::from_f32(rows.out_dim, rows.in_dim, &values, storage)
+    /// A quantised tensor in its own form; None when there are no kernels for it.
+    fn as_stored(&self, e: &Entry, rows: &Rows<'_>, bytes: &[u8]) -> Option<Matrix> {
+        let &Rows { out_dim, in_dim, .. } = rows;
+        let row = |size: usize| {
+            move |i: usize| {
+                let from = rows.of(i) * size;
+                &bytes[from..from + size]
+            }
+        };
+        match e.dtype {
+            Dtype::Block(kind) => {
+                let size = kind.row_bytes(in_dim)?;
+                Some(Matrix::from_blocks_with(out_dim, in_dim, kind, row(size)))
+            }
+            Dtype::Affine { bits, group } => {
+                let (bits, group) = (usize::from(bits), group as usize);
+                if !Matrix::affine_supported(bits, group) {
+                    return None;
+                }
+                let parts = e.parts.as_ref()?;
+                let side = |e: &Entry| -> Option<Vec<f32>> {
+                    let size = in_dim / group * e.dtype.size();
+                    e.dtype.to_f32(&rows.bytes(&self.entry_bytes(e), size))
+                };
+                let (scales, biases) = (side(&parts.scales)?, side(parts.biases.as_ref()?)?);
+                let row = row(in_dim * bits / 8);
+                Some(Matrix::from_affine_with(out_dim, in_dim, bits, group, row, &scales, &biases))
+            }
+            Dtype::Q8 => {
+                let scales = self.entry_bytes(&e.parts.as_ref()?.scales);
+                let scales = Dtype::F32.to_f32(&rows.bytes(&scales, in_dim / 32 * 4))?;
+                Some(Matrix::from_q8_with(out_dim, in_dim, row(in_dim), &scales))
+            }
+            Dtype::Q4 => {
+                // Blocks hold their scale in front of their integers.
+                let scales = self.entry_bytes(&e.parts.as_ref()?.scales);
+                let kind = BlockType::Q4_0;
+                let size = kind.row_bytes(in_dim)?;
+                let mut blocks = vec![0; out_dim * size];
+                each_row(&mut blocks, size, |i, into| {
+                    let from = rows.of(i);
+                    let codes = bytes[from * in_dim / 2..].as_chunks::<16>().0;
+                    let scales = scales[from * in_dim / 16..].as_chunks::<2>().0;
+                    for ((block, codes), scale) in into.chunks_exact_mut(18).zip(codes).zip(scales) {
+                        block[..2].copy_from_slice(scale);
+                        block[2..].copy_from_slice(codes);
+                    }
+                });
+                Some(Matrix::from_blocks(out_dim, in_dim, kind, &blocks))
+            }
+            _ => None,
+        }
+    }
+
+    /// All weights of a quantised tensor.
+    pub(crate) fn dequantised(&self, e: &Entry) -> Option<Vec<f32>> {
+        let in_dim = *e.shape.last()?;
+        let mut values = vec![0.0; e.shape.iter().product()];
+        self.dequantise_rows(e, in_dim, &|i| i, &mut values)?;
+        Some(values)
+    }
+
+    /// Weights of a quantised tensor, row `i` of `values` being the tensor's row `of(i)`.
+    pub(crate) fn dequantise_rows(
+        &self,
+        e: &Entry,
+        in_dim: usize,
+        of: &(dyn Fn(usize) -> usize + Sync),
+        values: &mut [f32],
+    ) -> Option<()> {
+        let bytes = self.entry_bytes(e);
+        let scales = e.parts.as_ref().map(|p| self.entry_bytes(&p.scales));
+        match e.dtype {
+            Dtype::Block(kind) => {
+                let size = kind.row_bytes(in_dim)?;
+                each_row(values, in_dim, |i, into| {
+                    let from = of(i) * size;
+                    kind.dequantize(&bytes[from..from + size], into);
+                });
+            }
+            Dtype::Affine { bits, group } => {
+                let affine = Affine::new(bits.into(), group as usize)?;
+                let (parts, scales) = (e.parts.as_ref()?, scales?);
+                let (kind, biases_entry) = (parts.scales.dtype, parts.biases.as_ref()?);
+                let biases = self.entry_bytes(biases_entry);
+                let (size, groups) = (affine.row_bytes(in_dim)?, in_dim / group as usize);
+                each_row(values, in_dim, |i, into| {
+                    let from = of(i);
+                    let side = |kind: Dtype, all: &[u8]| {
+                        kind.to_f32(&all[from * groups * kind.size()..(from + 1) * groups * kind.size()])
+                    };
+                    if let (Some(scales), Some(biases)) = (side(kind, &scales), side(biases_entry.dtype, &biases)) {
+                        affine.dequantize(&bytes[from * size..(from + 1) * size], &scales, &biases, into);
+                    }
+                });
+            }
+            Dtype::Q8 => {
+                let scales = scales?;
+                each_row(values, in_dim, |i, into| {
+                    let from = of(i);
+                    let scales = scales[from * in_dim / 8..].as_chunks::<4>().0;
+                    let codes = &bytes[from * in_dim..(from + 1) * in_dim];
+                    for ((into, codes), scale) in into.chunks_exact_mut(32).zip(codes.chunks_exact(32)).zip(scales) {
+                        let scale = f32::from_le_bytes(*scale);
+                        for (v, q) in into.iter_mut().zip(codes) {
+                            *v = f32::from(*q as i8) * scale;
+                        }
+                    }
+                });
+            }
+            Dtype::Q4 => {
+                let scales = scales?;
+                each_row(values, in_dim, |i, into| {
+                    let from = of(i);
+                    let scales = scales[from * in_dim / 16..].as_chunks::<2>().0;
+                    let codes = bytes[from * in_dim / 2..].as_chunks::<16>().0;
+                    for ((into, codes), scale) in into.chunks_exact_mut(32).zip(codes).zip(scales) {
+                        let mut block = [0; 18];
+                        block[..2].copy_from_slice(scale);
+                        block[2..].copy_from_slice(codes);
+                        BlockType::Q4_0.dequantize(&block, into);
+                    }
+                });
+            }
+            _ => return None,
+        }
+        Some(())
+    }
 }

@@ -95,7 +95,7 @@ fn check(name: &str, raw: RawTensor, start: usize, data: usize) -> Result<Entry>
             to - from
         )));
     }
-    Ok(Entry { dtype, shape, blob: 0, offset: start + from, bytes: size, strides: None })
+    Ok(Entry { dtype, shape, blob: 0, offset: start + from, bytes: size, strides: None, parts: None })
 }
 
 /// Bytes of a tensor; `None` when the product overflows, also when another factor is zero.

@@ -132,7 +132,7 @@ fn place(list: Vec<Listed>, header: u64, alignment: u64, size: u64) -> Result<Ve
     }
     let entry = |(t, span): (Listed, (usize, usize, usize))| {
         let Listed { name, dtype, shape, bytes, .. } = t;
-        (name, Entry { dtype, shape, blob: 0, offset: span.0, bytes, strides: None })
+        (name, Entry { dtype, shape, blob: 0, offset: span.0, bytes, strides: None, parts: None })
     };
     Ok(list.into_iter().zip(spans).map(entry).collect())
 }

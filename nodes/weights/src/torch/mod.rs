@@ -141,7 +141,7 @@ fn entry(name: &str, tensor: Tensor, start: usize) -> Result<Entry> {
     let bytes = crate::safetensors::byte_size(&shape, dtype)
         .ok_or_else(|| bad(format!("the product of its shape {shape:?} overflows")))?;
     if bytes == 0 {
-        return Ok(Entry { dtype, shape, blob: 0, offset: start, bytes: 0, strides: None });
+        return Ok(Entry { dtype, shape, blob: 0, offset: start, bytes: 0, strides: None, parts: None });
     }
     let last = shape.iter().zip(&strides).try_fold(offset, |at, (d, s)| at.checked_add((d - 1).checked_mul(*s)?));
     if last.is_none_or(|last| last >= numel) {
@@ -161,5 +161,5 @@ fn entry(name: &str, tensor: Tensor, start: usize) -> Result<Entry> {
     }
     // `offset < numel`, and all of the storage lies inside the file: no overflow.
     let offset = start + offset * dtype.size();
-    Ok(Entry { dtype, shape, blob: 0, offset, bytes, strides: (!contiguous).then_some(strides) })
+    Ok(Entry { dtype, shape, blob: 0, offset, bytes, strides: (!contiguous).then_some(strides), parts: None })
 }
