@@ -204,6 +204,28 @@ impl Checkpoint {
         }
     }
 
+    /// The elements of a tensor as f32, up to `count` of its rows (its last dimension) at a time.
+    pub(crate) fn f32_rows(&self, name: &str, count: usize, sink: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let e = self.entry(name)?;
+        let wrong = || self.wrong_type(name, e, "real numbers");
+        let row = e.shape.last().copied().filter(|d| *d > 0).ok_or_else(wrong)?;
+        let all = e.shape.iter().product::<usize>() / row;
+        for first in (0..all).step_by(count.max(1)) {
+            let n = count.min(all - first);
+            if e.dtype.is_quantised() {
+                let mut values = vec![0.0; n * row];
+                self.dequantise_rows(e, row, &|i| first + i, &mut values).ok_or_else(wrong)?;
+                sink(&values)?;
+            } else {
+                let size = row * e.dtype.size();
+                let bytes = self.entry_bytes(e);
+                sink(&e.dtype.to_f32(&bytes[first * size..(first + n) * size]).ok_or_else(wrong)?)?;
+            }
+        }
+        self.release(e);
+        Ok(())
+    }
+
     /// All weights of a quantised tensor.
     pub(crate) fn dequantised(&self, e: &Entry) -> Option<Vec<f32>> {
         let in_dim = *e.shape.last()?;
