@@ -51,6 +51,8 @@ pub fn compile(source: &str) -> Result<Environment<'static>, String> {
             ValueKind::String => Ok(value.clone()),
             _ => python::text(value).map(Value::from),
         });
+        // The engine's own walks endless lists without limit.
+        env.add_filter("pprint", |value: &Value| python::text(value).map(Value::from));
         env.add_filter("trim", |text: &Value, set: Option<&str>| match text.as_str() {
             Some(text) => Ok(python::strip(text, set, true, true).to_string()),
             None => Ok::<_, Error>(python::strip(&python::text(text)?, set, true, true).to_string()),
@@ -160,6 +162,13 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
     if let (Some(text), "strip" | "lstrip" | "rstrip") = (value.as_str(), name) {
         let (set,): (Option<&str>,) = minijinja::value::from_args(args)?;
         return Ok(Value::from(python::strip(text, set, name != "rstrip", name != "lstrip")));
+    }
+    if let (Some(text), "format") = (value.as_str(), name) {
+        // The companion pads before it asks for fuel: widths are small numbers.
+        let wide = text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 4);
+        if wide || text.contains("{:{") {
+            return Err(failed("a width in `format` has at most four digits".into()));
+        }
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
 }
