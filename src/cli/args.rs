@@ -335,6 +335,17 @@ pub enum ModelsVerb {
         /// GGUF file, directory, `org/name` or a known name
         model: String,
     },
+    /// Quantise a model once and keep the result as a folder
+    Convert {
+        /// Folder, GGUF file, `org/name` or `org/name:QUANT`
+        model: String,
+        /// q8 or q4
+        #[arg(long, value_name = "Q", value_parser = ["q8", "q4"])]
+        quant: String,
+        /// The new folder
+        #[arg(long, short, value_name = "OUTDIR")]
+        output: PathBuf,
+    },
     /// Remove a model from the cache
     Rm {
         /// `org/name`

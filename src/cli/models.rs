@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use oxiline::graph::{Error, Result};
 use oxiline::models::{self, CachedModel, KNOWN};
+use oxiline::weights::convert::{ConvertOptions, Quant};
 use oxiline::weights::{Checkpoint, Mode};
 use serde_json::{Value, json};
 
@@ -20,6 +21,10 @@ pub fn run(args: Models, common: &Common) -> Result<Outcome> {
         ModelsVerb::List { known: true, json } => list_known(json)?,
         ModelsVerb::List { known: false, json } => list(json)?,
         ModelsVerb::Show { model } => print(pretty(&show(&model)?)?)?,
+        ModelsVerb::Convert { model, quant, output } => {
+            let source = fetch(&model, common)?;
+            convert(&source, &quant, &output, common)?;
+        }
         ModelsVerb::Rm { model } => {
             let freed = models::remove(&model)?;
             print(format_args!("removed {model} ({:.1} MB)", freed as f64 / 1e6))?;
@@ -41,6 +46,44 @@ pub fn fetch(model: &str, common: &Common) -> Result<PathBuf> {
     );
     bar.finish();
     folder
+}
+
+/// Writes a quantised copy; `OXILINE_TABLE_QUANT` (`q8`, `q4`, `stored`) is for embeddings and heads.
+fn convert(source: &Path, quant: &str, output: &Path, common: &Common) -> Result<()> {
+    let named = |name: &str| match name {
+        "q8" => Some(Quant::Q8),
+        "q4" => Some(Quant::Q4),
+        _ => None,
+    };
+    let quant = named(quant).ok_or_else(|| Error::msg("`--quant` is q8 or q4"))?;
+    let mut options = ConvertOptions::new(quant);
+    match std::env::var("OXILINE_TABLE_QUANT").as_deref() {
+        Err(_) | Ok("") => {}
+        Ok("stored") => options.tables = None,
+        Ok(other) => {
+            let tables = named(other).ok_or_else(|| {
+                Error::msg(format_args!("OXILINE_TABLE_QUANT is {other}; it can be q8, q4 or stored"))
+            })?;
+            options.tables = Some(tables);
+        }
+    }
+    let bar = Bar::new(!quiet(common));
+    let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let made = oxiline::weights::convert::convert(source, output, options, &mut |done, total| {
+        bar.download(&name, done, Some(total));
+        true
+    });
+    bar.finish();
+    let made = made.map_err(Error::msg)?;
+    print(format_args!(
+        "{}: {} matrices in {}, {} tensors as they were, {:.1} MB in {} files",
+        output.display(),
+        made.quantised,
+        quant.name(),
+        made.kept,
+        made.bytes as f64 / 1e6,
+        made.files
+    ))
 }
 
 /// What is known of a model: of a path, or of one in the cache.

@@ -15,6 +15,8 @@ use crate::sniff::{hint, only_gguf, sniff};
 
 /// Most dimensions a tensor may have (numpy's and torch's own limit).
 pub(crate) const MAX_RANK: usize = 64;
+/// The metadata of the GGUF file that a converted checkpoint was made of: a GGUF file without tensors.
+pub(crate) const METADATA: &str = "oxiline-metadata.gguf";
 /// Largest JSON file read beside a checkpoint.
 const MAX_JSON: u64 = 256 << 20;
 
@@ -46,7 +48,7 @@ pub struct TensorInfo {
     pub file: PathBuf,
     /// First byte in that file (in the unpacked record, for a compressed one).
     pub offset: usize,
-    /// Bytes of its elements.
+    /// Bytes of its elements, with those of the scales and offsets stored beside them.
     pub bytes: usize,
 }
 
@@ -110,27 +112,35 @@ impl Checkpoint {
     pub fn open(path: &Path, mode: Mode) -> Result<Self> {
         let mut out = Self::open_files(path, mode)?;
         let folder = &out.folder;
-        // Not of a GGUF file, whose tensors are whole.
-        if out.gguf.is_none() {
-            let config = || {
-                let path = folder.join("config.json");
-                if path.is_file() { read_config(&path).map(Some) } else { Ok(None) }
-            };
-            parts::join(&mut out.names, &mut out.entries, config).map_err(|e| e.at(path))?;
-        }
+        let config = || {
+            let path = folder.join("config.json");
+            if path.is_file() { read_config(&path).map(Some) } else { Ok(None) }
+        };
+        parts::join(&mut out.names, &mut out.entries, config).map_err(|e| e.at(path))?;
         Ok(out)
+    }
+
+    /// A checkpoint of one file that is in memory, called `name` (its end may say the format), with
+    /// what its `config.json` says. Nothing is read from the disk but other parts of a split model,
+    /// if `name` is the path of one.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_bytes(name: &Path, bytes: Vec<u8>, config: Option<serde_json::Value>) -> Result<Self> {
+        let mut out = Self::empty(name.parent().unwrap_or(Path::new("")));
+        out.add_blob(name, Blob::Owned(bytes), Mode::Read, None)?;
+        parts::join(&mut out.names, &mut out.entries, || Ok(config)).map_err(|e| e.at(name))?;
+        Ok(out)
+    }
+
+    fn empty(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf(), blobs: Vec::new(), names: Vec::new(), entries: HashMap::new(), gguf: None }
     }
 
     fn open_files(path: &Path, mode: Mode) -> Result<Self> {
         let meta = std::fs::metadata(path).map_err(|e| Error::io("open it", path, &e))?;
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let mut out = Self {
-            folder: folder.to_path_buf(),
-            blobs: Vec::new(),
-            names: Vec::new(),
-            entries: HashMap::new(),
-            gguf: None,
-        };
+        let mut out = Self::empty(folder);
         if !meta.is_dir() {
             if path.extension().is_some_and(|e| e == "json") {
                 out.add_index(path, mode)?;
@@ -147,6 +157,11 @@ impl Checkpoint {
             }
             if index.is_file() {
                 out.add_index(&index, mode)?;
+                let metadata = folder.join(METADATA);
+                if metadata.is_file() {
+                    let blob = Blob::open(&metadata, Mode::Read)?;
+                    out.gguf = Some(gguf::parse(&blob).map_err(|e| e.at(&metadata))?.metadata);
+                }
                 return Ok(out);
             }
         }
@@ -162,7 +177,16 @@ impl Checkpoint {
     }
 
     fn add_file(&mut self, path: &Path, mode: Mode, wanted: Option<&HashMap<String, String>>) -> Result<()> {
-        let blob = Blob::open(path, mode)?;
+        self.add_blob(path, Blob::open(path, mode)?, mode, wanted)
+    }
+
+    fn add_blob(
+        &mut self,
+        path: &Path,
+        blob: Blob,
+        mode: Mode,
+        wanted: Option<&HashMap<String, String>>,
+    ) -> Result<()> {
         if blob.starts_with(gguf::MAGIC) || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
             return self.add_gguf(path, blob, mode);
         }
@@ -300,7 +324,9 @@ impl Checkpoint {
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         let e = self.entry(name)?;
         let file = self.blobs[e.blob].0.clone();
-        Ok(TensorInfo { dtype: e.dtype, shape: e.shape.clone(), file, offset: e.offset, bytes: e.bytes })
+        let parts = e.parts.iter().flat_map(|p| std::iter::once(&p.scales).chain(&p.biases));
+        let bytes = e.bytes + parts.map(|p| p.bytes).sum::<usize>();
+        Ok(TensorInfo { dtype: e.dtype, shape: e.shape.clone(), file, offset: e.offset, bytes })
     }
 
     /// Little-endian bytes of tensor `name`, row-major; copied only for views that aren't

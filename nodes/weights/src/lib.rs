@@ -6,6 +6,7 @@
 
 mod blob;
 mod checkpoint;
+pub mod convert;
 mod dtype;
 mod error;
 pub mod gguf;

@@ -86,7 +86,9 @@ impl Checkpoint {
         let e = self.entry(name)?;
         let wanted = count.checked_mul(all).and_then(|n| n.checked_mul(in_dim));
         let inside = index < count && start.checked_add(out_dim).is_some_and(|end| end <= all);
-        if wanted != Some(e.shape.iter().product::<usize>()) || !inside {
+        // Of a tensor without elements the file bounds no dimension: nothing may count its rows.
+        let empty = out_dim == 0 || in_dim == 0;
+        if empty || wanted != Some(e.shape.iter().product::<usize>()) || !inside {
             return Err(self.wrong_shape(name, e, &[count, all, in_dim]));
         }
         if order.is_some_and(|o| o.len() != out_dim || o.iter().any(|r| *r as usize >= out_dim)) {
@@ -202,6 +204,28 @@ impl Checkpoint {
             }
             _ => None,
         }
+    }
+
+    /// The elements of a tensor as f32, up to `count` of its rows (its last dimension) at a time.
+    pub(crate) fn f32_rows(&self, name: &str, count: usize, sink: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let e = self.entry(name)?;
+        let wrong = || self.wrong_type(name, e, "real numbers");
+        let row = e.shape.last().copied().filter(|d| *d > 0).ok_or_else(wrong)?;
+        let all = e.shape.iter().product::<usize>() / row;
+        for first in (0..all).step_by(count.max(1)) {
+            let n = count.min(all - first);
+            if e.dtype.is_quantised() {
+                let mut values = vec![0.0; n * row];
+                self.dequantise_rows(e, row, &|i| first + i, &mut values).ok_or_else(wrong)?;
+                sink(&values)?;
+            } else {
+                let size = row * e.dtype.size();
+                let bytes = self.entry_bytes(e);
+                sink(&e.dtype.to_f32(&bytes[first * size..(first + n) * size]).ok_or_else(wrong)?)?;
+            }
+        }
+        self.release(e);
+        Ok(())
     }
 
     /// All weights of a quantised tensor.

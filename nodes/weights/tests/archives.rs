@@ -1,5 +1,7 @@
 //! Archives made by torch, and archives made by an attacker, against what torch itself read.
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +14,30 @@ use serde_json::Value;
 /// Counts the largest single request: a file must not make us ask for more than it has.
 struct Watch;
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn hold(size: usize) {
+    let now = HELD.fetch_add(size, Ordering::Relaxed) + size;
+    PEAK.fetch_max(now, Ordering::Relaxed);
+}
 // SAFETY: everything is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Watch {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        hold(layout.size());
         // SAFETY: as the caller promised.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as the caller promised.
         unsafe { System.dealloc(at, layout) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
+        hold(size);
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as the caller promised.
         unsafe { System.realloc(at, layout, size) }
     }
@@ -37,8 +50,18 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/archives")
 }
 
-fn case() -> Value {
-    serde_json::from_slice(&fs::read(fixtures().join("case.json")).unwrap()).unwrap()
+/// Our own copy, and every variant of the kit that lies beside the checkout.
+fn folders() -> Vec<PathBuf> {
+    let mut out = vec![fixtures()];
+    if let Some(shared) = common::shared("ref/quant") {
+        let all = fs::read_dir(shared).unwrap().flatten().map(|e| e.path());
+        out.extend(all.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("archives_"))));
+    }
+    out
+}
+
+fn case(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap()
 }
 
 /// Opens a file and reads every tensor in full.
@@ -52,15 +75,21 @@ fn read(path: &Path) -> Result<Tensors> {
 
 #[test]
 fn good_archives_give_the_values_torch_gives() {
-    let golden = Checkpoint::open(&fixtures().join("golden.safetensors"), Mode::Read).unwrap();
+    for folder in folders() {
+        good(&folder);
+    }
+}
+
+fn good(folder: &Path) {
+    let golden = Checkpoint::open(&folder.join("golden.safetensors"), Mode::Read).unwrap();
     let mut compared = 0;
-    for (file, names) in case()["good"].as_object().unwrap() {
+    for (file, names) in case(folder)["good"].as_object().unwrap() {
         if file == "deflated.bin" {
-            let error = read(&fixtures().join("good").join(file)).unwrap_err();
+            let error = read(&folder.join("good").join(file)).unwrap_err();
             assert!(error.to_string().contains("compressed"), "{error}");
             continue;
         }
-        let c = Checkpoint::open(&fixtures().join("good").join(file), Mode::Mmap).unwrap();
+        let c = Checkpoint::open(&folder.join("good").join(file), Mode::Mmap).unwrap();
         let mut found: Vec<&str> = c.names().collect();
         found.sort_unstable();
         let names: Vec<&str> = names.as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
@@ -89,10 +118,19 @@ fn sharded_archives_come_through_their_index() {
 
 #[test]
 fn bad_files_give_one_sentence() {
-    let case = case();
     let mut wrong = Vec::new();
+    for folder in folders() {
+        bad(&folder, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(LARGEST.load(Ordering::Relaxed) < LIMIT, "asked for {} bytes", LARGEST.load(Ordering::Relaxed));
+    assert!(PEAK.load(Ordering::Relaxed) < 4 * LIMIT, "held {} bytes", PEAK.load(Ordering::Relaxed));
+}
+
+fn bad(folder: &Path, wrong: &mut Vec<String>) {
+    let case = case(folder);
     for (file, verdict) in case["bad"].as_object().unwrap() {
-        let path = fixtures().join("bad").join(file);
+        let path = folder.join("bad").join(file);
         match read(&path) {
             Ok(got) => {
                 // "may be read" is always about a tensor w of 0, 1, 2, 3.
@@ -110,8 +148,6 @@ fn bad_files_give_one_sentence() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(LARGEST.load(Ordering::Relaxed) < LIMIT, "asked for {} bytes", LARGEST.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -136,11 +172,17 @@ fn an_attack_is_named() {
 #[test]
 fn flipped_bytes_never_panic() {
     let dir = tempfile::tempdir().unwrap();
-    for flip in case()["flips"].as_array().unwrap() {
+    for folder in folders() {
+        flips(&folder, dir.path());
+    }
+}
+
+fn flips(folder: &Path, dir: &Path) {
+    for flip in case(folder)["flips"].as_array().unwrap() {
         let name = Path::new(flip["file"].as_str().unwrap());
-        let mut bytes = fs::read(fixtures().join(name)).unwrap();
+        let mut bytes = fs::read(folder.join(name)).unwrap();
         bytes[flip["offset"].as_u64().unwrap() as usize] ^= flip["xor"].as_u64().unwrap() as u8;
-        let path = dir.path().join(name.file_name().unwrap());
+        let path = dir.join(name.file_name().unwrap());
         fs::write(&path, bytes).unwrap();
         let _ = read(&path);
     }

@@ -107,6 +107,18 @@ fn matrices_are_cut_and_ordered() {
     }
 }
 
+/// Its rows cost no bytes, so a file could claim any number of them.
+#[test]
+fn a_matrix_without_elements_is_refused_at_once() {
+    for kind in [0, 1, 8, 12] {
+        let c = open(&small().tensor("t", &[0, 1 << 58], kind, Vec::new())).unwrap();
+        assert_eq!(c.f32("t").unwrap(), [0.0; 0]);
+        for keep in [Keep::Stored, Keep::As(Storage::F32)] {
+            assert!(c.load_matrix(&MatrixRequest::whole("t", 1 << 58, 0), keep).is_err());
+        }
+    }
+}
+
 fn split(dir: &Path, change: impl Fn(usize, Gguf) -> Gguf) {
     for i in 0..3u16 {
         let mut file = Gguf::default();

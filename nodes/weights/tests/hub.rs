@@ -342,3 +342,43 @@ fn a_full_disk_is_a_sentence_and_leaves_nothing() {
     assert!(fs::symlink_metadata(&part).is_err());
     hub::resolve("org/name", &options(&server, &dir)).unwrap();
 }
+
+fn quants() -> Server {
+    serve(&[
+        ("m-Q4_K_M.gguf", b"GGUF four"),
+        ("m-IQ4_XS.gguf", b"GGUF i"),
+        ("m-Q8_0-00001-of-00002.gguf", b"GGUF one"),
+        ("m-Q8_0-00002-of-00002.gguf", b"GGUF two"),
+        ("big/m-BF16.gguf", b"GGUF big"),
+        ("mmproj-m-Q8_0.gguf", b"GGUF eye"),
+        ("config.json", b"{}"),
+    ])
+}
+
+#[test]
+fn a_gguf_file_is_named_by_the_end_of_its_name() {
+    let (server, dir) = (quants(), tempfile::tempdir().unwrap());
+    let o = options(&server, &dir);
+    let snapshot = dir.path().join("hub/models--org--name/snapshots").join(COMMIT);
+    let error = hub::resolve("org/name", &o).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let text = error.to_string();
+    assert!(text.contains("org/name:BF16, org/name:IQ4_XS, org/name:Q4_K_M, org/name:Q8_0"), "{text}");
+    assert!(hub::resolve("org/name:Q5_K", &o).unwrap_err().to_string().contains("org/name:Q4_K_M"));
+    assert!(!snapshot.exists(), "nothing was fetched so far");
+    assert_eq!(hub::resolve("org/name:Q4_K_M", &o).unwrap(), snapshot.join("m-Q4_K_M.gguf"));
+    assert_eq!(bodies(&server, ".gguf"), 1);
+    // All parts of a split model come; the first is what is opened.
+    assert_eq!(hub::resolve("org/name:q8_0", &o).unwrap(), snapshot.join("m-Q8_0-00001-of-00002.gguf"));
+    assert!(snapshot.join("m-Q8_0-00002-of-00002.gguf").is_file() && !snapshot.join("mmproj-m-Q8_0.gguf").exists());
+    assert_eq!(hub::resolve("org/name/big:BF16", &o).unwrap(), snapshot.join("big/m-BF16.gguf"));
+    assert_eq!(hub::resolve("org/name/big", &o).unwrap(), snapshot.join("big/m-BF16.gguf"));
+    // What is there needs no network, and nothing is asked.
+    let before = server.state.connections.load(Ordering::SeqCst);
+    let offline = HubOptions { offline: true, ..o };
+    assert_eq!(hub::resolve("org/name:Q4_K_M", &offline).unwrap(), snapshot.join("m-Q4_K_M.gguf"));
+    fs::remove_file(snapshot.join("m-Q8_0-00002-of-00002.gguf")).unwrap();
+    assert!(hub::resolve("org/name:Q8_0", &offline).is_err(), "half a split model");
+    assert_eq!(server.state.connections.load(Ordering::SeqCst), before);
+    assert!(hub::show("org/name", &offline).unwrap().complete);
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{HubOptions, Repo};
+use super::{HubOptions, Repo, gguf};
 use crate::blob::read_small;
 use crate::error::{Error, Result, shown};
 
@@ -66,7 +66,21 @@ pub(super) fn snapshot(repo: &Repo, cache: &Path, revision: Option<&str>) -> Opt
     let commit = commit(&model, revision.unwrap_or("main"))?;
     let root = model.join("snapshots").join(commit);
     let folder = repo.subdir.as_ref().map_or(root.clone(), |s| root.join(s));
-    has_weights(&folder).then_some(folder)
+    whole(&folder, repo)
+}
+
+/// What to open in a folder, if what was asked for is there whole: the folder, or a GGUF file.
+pub(super) fn whole(folder: &Path, repo: &Repo) -> Option<PathBuf> {
+    if repo.quant.is_none() && has_weights(folder) {
+        return Some(folder.to_path_buf());
+    }
+    let files = files_under(folder);
+    let models = gguf::models(files.iter().map(|f| f.name.as_str()));
+    gguf::pick(&models, repo.quant.as_deref(), &repo.id).ok().map(|m| folder.join(m.first))
+}
+
+fn has_gguf(files: &[CachedFile]) -> bool {
+    gguf::models(files.iter().map(|f| f.name.as_str())).iter().any(|m| m.complete)
 }
 
 fn files_under(folder: &Path) -> Vec<CachedFile> {
@@ -91,7 +105,7 @@ fn files_under(folder: &Path) -> Vec<CachedFile> {
 fn describe(name: String, folder: PathBuf, revision: Option<String>) -> CachedModel {
     let files = files_under(&folder);
     let bytes = files.iter().map(|f| f.bytes).sum();
-    CachedModel { name, complete: has_weights(&folder), folder, revision, bytes, files }
+    CachedModel { name, complete: has_weights(&folder) || has_gguf(&files), folder, revision, bytes, files }
 }
 
 /// Every model in the caches, by name.
@@ -136,6 +150,12 @@ pub fn show(model: &str, options: &HubOptions) -> Result<CachedModel> {
 /// It isn't there, or the system refuses.
 pub fn remove(model: &str, options: &HubOptions) -> Result<u64> {
     let repo = Repo::parse(model)?;
+    if repo.quant.is_some() {
+        return Err(Error::unsupported(format!(
+            "{}: models are removed whole; leave the part after the colon out",
+            shown(model)
+        )));
+    }
     let hub = options.caches.iter().map(|c| repo.folder(c));
     let package = options.packages.iter().map(|p| p.join(model.rsplit('/').next().unwrap_or(model)));
     let mut freed = None;

@@ -8,7 +8,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::http::{Client, Failure};
-use super::{HubOptions, Progress, Repo, cache};
+use super::{HubOptions, Progress, Repo, cache, gguf};
 use crate::error::{Error, ErrorKind, Result, shown};
 
 /// Fetches what is missing of a model; returns its folder.
@@ -43,14 +43,23 @@ pub(super) fn model(repo: &Repo, endpoint: &str, token: Option<&str>, options: &
         return Err(broken("no commit"));
     }
     let names: Vec<String> = info.siblings.into_iter().map(|s| s.rfilename).collect();
-    let wanted = select(&names, repo.subdir.as_deref());
-    if wanted.is_empty() {
-        return Err(Error::missing(format!(
-            "{}: no safetensors and no .bin weights in it on {}",
-            repo.id,
-            client.host()
-        )));
-    }
+    let plain = select(&names, repo.subdir.as_deref());
+    let inside = inside(&names, repo.subdir.as_deref());
+    let models = gguf::models(inside.iter().copied());
+    let at_host = |e: Error| Error::new(e.kind(), format!("{}: {e} (on {})", repo.id, client.host()));
+    // Files named by their end, or nothing else to be had.
+    let chosen = match &repo.quant {
+        None if !plain.is_empty() => None,
+        None if models.is_empty() => {
+            return Err(Error::missing(format!(
+                "{}: no safetensors, no .bin weights and no GGUF files in it on {}",
+                repo.id,
+                client.host()
+            )));
+        }
+        quant => Some(gguf::pick(&models, quant.as_deref(), &repo.id).map_err(at_host)?),
+    };
+    let wanted = chosen.map_or(plain, |m| m.files.clone());
     let folder = repo.folder(cache);
     let snapshot = folder.join("snapshots").join(&info.sha);
     // Configurations come first, so that weights mean a whole model.
@@ -61,6 +70,9 @@ pub(super) fn model(repo: &Repo, endpoint: &str, token: Option<&str>, options: &
         let reference = folder.join("refs").join(revision);
         write_whole(&reference, info.sha.as_bytes())?;
     }
+    if let Some(model) = chosen {
+        return Ok(snapshot.join(model.first));
+    }
     let out = repo.subdir.as_ref().map_or(snapshot.clone(), |s| snapshot.join(s));
     if cache::has_weights(&out) {
         Ok(out)
@@ -69,15 +81,21 @@ pub(super) fn model(repo: &Repo, endpoint: &str, token: Option<&str>, options: &
     }
 }
 
-/// The files of a repository that a model needs, weights last.
-fn select<'a>(names: &'a [String], subdir: Option<&str>) -> Vec<&'a str> {
+/// The files of a repository in a folder of it, those whose names can be files.
+fn inside<'a>(names: &'a [String], subdir: Option<&str>) -> Vec<&'a str> {
     let prefix = subdir.map_or(String::new(), |s| format!("{s}/"));
-    let inside: Vec<&str> = names
+    names
         .iter()
         .map(String::as_str)
         .filter(|n| n.starts_with(&prefix) && Path::new(n).components().all(|c| matches!(c, Component::Normal(_))))
         .filter(|n| !n.contains(['\\', ':', '%', '?', '#']))
-        .collect();
+        .collect()
+}
+
+/// The files of a repository that a model needs, weights last.
+fn select<'a>(names: &'a [String], subdir: Option<&str>) -> Vec<&'a str> {
+    let prefix = subdir.map_or(String::new(), |s| format!("{s}/"));
+    let inside = inside(names, subdir);
     let local = |n: &str| n[prefix.len()..].to_string();
     let has = |name: &str| inside.iter().any(|n| local(n) == name);
     let shard = |stem: &str, end: &str, n: &str| {

@@ -6,6 +6,7 @@
 mod cache;
 #[cfg(feature = "hub")]
 mod download;
+mod gguf;
 #[cfg(feature = "hub")]
 mod http;
 
@@ -161,12 +162,14 @@ impl HubOptions {
     }
 }
 
-/// A model as asked for: `org/name`, perhaps a folder in it.
+/// A model as asked for: `org/name`, perhaps a folder in it or a GGUF file by its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Repo {
     /// `org/name`.
     pub id: String,
     pub subdir: Option<String>,
+    /// What the name of its GGUF file ends with.
+    pub quant: Option<String>,
 }
 
 impl Repo {
@@ -178,15 +181,21 @@ impl Repo {
                 KNOWN.iter().take(4).map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
             ))
         };
-        if let Some((_, id)) = KNOWN.iter().find(|(name, _)| *name == model) {
-            return Ok(Self { id: (*id).into(), subdir: None });
+        let (model, quant) = match model.split_once(':') {
+            Some((model, quant)) => (model, Some(quant)),
+            None => (model, None),
+        };
+        let word = |q: &str| {
+            !q.is_empty()
+                && q.len() <= 128
+                && q.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        };
+        if quant.is_some_and(|q| !word(q)) {
+            return Err(bad("the part after the colon must be the end of a GGUF file's name, such as Q4_K_M"));
         }
-        if let Some((_, quant)) = model.split_once(':') {
-            return Err(Error::unsupported(format!(
-                "{}: quantised files ({}) are GGUF, which is not supported yet; leave the part after the colon out",
-                shown(model),
-                shown(quant)
-            )));
+        let quant = quant.map(str::to_string);
+        if let Some((_, id)) = KNOWN.iter().find(|(name, _)| *name == model) {
+            return Ok(Self { id: (*id).into(), subdir: None, quant });
         }
         let parts: Vec<&str> = model.split('/').collect();
         let fine = |part: &&str| {
@@ -199,7 +208,7 @@ impl Repo {
             return Err(bad("no such folder, and not the name of a model"));
         }
         let subdir = (parts.len() > 2).then(|| parts[2..].join("/"));
-        Ok(Self { id: parts[..2].join("/"), subdir })
+        Ok(Self { id: parts[..2].join("/"), subdir, quant })
     }
 
     /// Folder of this model in a cache.
@@ -221,7 +230,7 @@ pub fn process_options() -> HubOptions {
     set.unwrap_or_else(HubOptions::from_env)
 }
 
-/// The folder of `model` if it is on this machine: an existing path itself, else from the caches,
+/// The folder (of a GGUF model, the file) of `model` if it is on this machine: an existing path itself, else from the caches,
 /// else from the models made of packages. Opens no connection.
 ///
 /// # Errors
@@ -240,15 +249,7 @@ fn kept(repo: &Repo, options: &HubOptions) -> Option<PathBuf> {
         return Some(found);
     }
     let folder = options.packages.as_ref()?.join(known(repo, options)?);
-    (cache::has_weights(&folder) || has_gguf(&folder)).then_some(folder)
-}
-
-/// Is there a GGUF file in the folder?
-fn has_gguf(folder: &Path) -> bool {
-    let Ok(entries) = std::fs::read_dir(folder) else { return false };
-    entries
-        .flatten()
-        .any(|e| e.path().extension().is_some_and(|x| x.eq_ignore_ascii_case("gguf")) && e.path().is_file())
+    cache::whole(&folder, repo)
 }
 
 /// The short name of a repository, when its newest state is wanted.
@@ -257,7 +258,8 @@ fn known(repo: &Repo, options: &HubOptions) -> Option<&'static str> {
     asked.map(|(name, _)| *name)
 }
 
-/// The folder of `model`: [`local`], else downloaded.
+/// The folder of `model`, of a GGUF model the file to open (`org/name:Q4_K_M` names the one of a
+/// repository whose name ends so): [`local`], else downloaded.
 ///
 /// A path never touches the network; neither does a model that is already there.
 ///
@@ -319,8 +321,9 @@ mod tests {
         assert_eq!(id("whisper-base").unwrap(), ("openai/whisper-base".into(), None));
         assert_eq!(id("a/b").unwrap(), ("a/b".into(), None));
         assert_eq!(id("a/b/c/d").unwrap(), ("a/b".into(), Some("c/d".into())));
-        assert_eq!(id("a/b:Q4_K").unwrap_err().kind(), ErrorKind::Unsupported);
-        for bad in ["", "nothing", "../x", "a/..", "a//b", "/etc/nothing", "a/b?c", "a/ü"] {
+        assert_eq!(Repo::parse("a/b/c:Q4_K").unwrap().quant.as_deref(), Some("Q4_K"));
+        for bad in ["", "nothing", "../x", "a/..", "a//b", "/etc/nothing", "a/b?c", "a/ü", "a/b:", "a/b:c/d", "a/b:c:d"]
+        {
             assert_eq!(id(bad).unwrap_err().kind(), ErrorKind::NotFound, "{bad}");
         }
     }
