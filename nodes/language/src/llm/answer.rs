@@ -98,7 +98,7 @@ impl Answer {
         // Probabilities are told as the model has them, before anything is taken out.
         let raw = self.logprobs.map(|most| (logits.clone(), most));
         let (prompt, answer) = tokens.split_at(self.prompt);
-        let Some(id) = self.sampler.choose(&mut logits, prompt, answer) else { return Ok(Some(Finish::Grammar)) };
+        let Some(id) = self.sampler.choose(&mut logits, prompt, answer) else { return Ok(Some(Finish::Nothing)) };
         tokens.push(id);
         self.done.ids.push(id);
         self.done.stats.tokens += 1;
