@@ -174,7 +174,7 @@ impl Layout {
 
     /// Sub-blocks of a record.
     pub(crate) fn subs(&self) -> usize {
-        if self.sub == 0 { 0 } else { self.blocks * BLOCK / self.sub }
+        (self.blocks * BLOCK).checked_div(self.sub).unwrap_or(0)
     }
 
     /// Bytes before the codes.

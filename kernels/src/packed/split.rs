@@ -287,7 +287,8 @@ fn by_value(kind: BlockType, block: &[u8], values: &mut [f32; 256], to: &mut Rec
         position[(i32::from(*v) + 64) as usize] = i as u8;
     }
     for (i, c) in to.codes.iter_mut().enumerate() {
-        let scale = if layout.sub == 0 { 1.0 } else { f32::from(to.scales[4 * i / layout.sub]) * layout.factor };
+        let at = (4 * i).checked_div(layout.sub);
+        let scale = at.map_or(1.0, |at| f32::from(to.scales[at]) * layout.factor);
         let code = |j: usize| position[((values[4 * i + j] / scale).round() as i32 + 64).clamp(0, 127) as usize];
         *c = u32::from_le_bytes([code(0), code(1), code(2), code(3)]);
     }

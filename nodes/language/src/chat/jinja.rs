@@ -2,6 +2,8 @@
 //! way out of the template, and with limits on work, depth and output.
 
 use std::io;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
@@ -18,6 +20,8 @@ pub const FUEL: u64 = 2_000_000;
 /// Stack of the thread a template is compiled and rendered on: the engine's own depth limits fit into
 /// it many times, whatever thread asks for the prompt.
 const STACK: usize = 64 << 20;
+/// Longest render; an honest template takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Most `not`s in a row.
 const MAX_CHAIN: usize = 64;
 /// The name templates have in the engine.
@@ -68,8 +72,8 @@ pub fn compile(source: &str) -> Result<Environment<'static>, String> {
 
 /// Renders; `size` is that of the conversation in bytes, for which there is fuel on top.
 pub fn render(env: &Environment<'static>, context: Value, size: usize) -> Result<String, String> {
+    let mut env = env.clone();
     apart(move || {
-        let mut env = env.clone();
         env.set_fuel(Some(FUEL + size as u64));
         let template = env.get_template(NAME).map_err(|e| sentence(&e))?;
         let mut out = Limited(Vec::new());
@@ -92,14 +96,20 @@ fn chain(source: &str) -> usize {
     longest
 }
 
-/// Runs on a thread with a stack of its own; a panic of the engine is an error.
-fn apart<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK);
-        match thread.spawn_scoped(scope, work) {
-            Ok(running) => running.join().unwrap_or_else(|_| Err("the template engine failed on it".into())),
-            Err(e) => Err(format!("no thread for it: {e}")),
-        }
+/// Runs on a thread with a stack of its own; a panic of the engine is an error. Work that the engine does
+/// not charge fuel for (lists it joins without looking at them) may have no end: such a thread is left
+/// behind after [`PATIENCE`].
+fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    let (send, receive) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK);
+    // Nobody may be waiting any more.
+    let spawned = thread.spawn(move || drop(send.send(work())));
+    spawned.map_err(|e| format!("no thread for it: {e}"))?;
+    receive.recv_timeout(PATIENCE).unwrap_or_else(|why| {
+        Err(match why {
+            RecvTimeoutError::Timeout => format!("it does not end within {} s", PATIENCE.as_secs()),
+            RecvTimeoutError::Disconnected => "the template engine failed on it".into(),
+        })
     })
 }
 
