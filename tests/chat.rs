@@ -62,7 +62,6 @@ fn what_is_wrong_is_one_sentence() {
         (&["-p", "x", "--top-p", "2"], "--top-p cannot be `2`"),
         (&["-p", "x", "--kv", "f8"], "--kv cannot be `f8`"),
         (&["-p", "x", "--logit-bias", "a"], "ID=BIAS"),
-        (&["-p", "x", "--json-schema", "no/such.json"], "no/such.json"),
         (&["-p", "x", "--resume", &not], "is no conversation"),
         (&["--print-prompt", "--messages", &not], "is no conversation"),
         (&["-p", "x", "--tools", &not], "nobody to run them"),

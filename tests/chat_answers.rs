@@ -59,7 +59,7 @@ fn lines_are_conversations_of_their_own() {
 }
 
 #[test]
-fn draws_repeat_with_their_seed_and_forms_hold() {
+fn draws_repeat_with_their_seed() {
     let model = model();
     let draw = |seed: &str| {
         let flags = ["--temp", "1.5", "--top-k", "50", "--seed", seed, "--max-tokens", "16"];
@@ -68,9 +68,6 @@ fn draws_repeat_with_their_seed_and_forms_hold() {
     assert_eq!(draw("7"), draw("7"));
     let many: std::collections::HashSet<String> = (1..5).map(|n| draw(&n.to_string())).collect();
     assert!(many.len() > 1, "every seed draws the same: {many:?}");
-    let shaped = stdout(&run(["chat", "-m", &model, "--no-system", "-p", "Hello", "--regex", "[ab]{3}c"]));
-    let shaped = shaped.trim_end_matches('\n');
-    assert!(shaped.len() == 4 && shaped.ends_with('c') && shaped[..3].chars().all(|c| "ab".contains(c)), "{shaped}");
 }
 
 #[test]

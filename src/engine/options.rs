@@ -1,9 +1,8 @@
 //! Every setting of an engine by name: the flags of `oxiline chat` and the keys of programs are the same.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use oxiline_graph::protocol::llm::{ContextFull, Generate, Grammar, Llm, OpenLlm, Prompt, Sampling};
+use oxiline_graph::protocol::llm::{ContextFull, Generate, Llm, OpenLlm, Prompt, Sampling};
 use oxiline_graph::{ActorConfig, ActorHandle, Error, Load, Model, Result};
 use serde_json::{Map, Value};
 
@@ -54,8 +53,6 @@ pub const KEYS: &[Key] = &[
     key("max_tokens", "most tokens of an answer"),
     key("stop", "the answer ends before this text; set it again for more; empty: none"),
     key("ignore_end", "end tokens do not end the answer: true, false"),
-    key("json_schema", "the answer is JSON of this schema (the schema's text; empty: free)"),
-    key("regex", "the answer matches this regular expression as a whole (empty: free)"),
     key("logprobs", "log-probabilities of so many tokens at each place"),
     key("show_tokens", "tell every token, special ones included: true, false"),
     key("think", "thinking on or off: true, false, auto (as the template has it)"),
@@ -73,7 +70,6 @@ pub struct EngineOptions {
     max_tokens: Option<usize>,
     stop: Vec<String>,
     ignore_end: bool,
-    grammar: Option<Grammar>,
     logprobs: Option<usize>,
     tokens: bool,
     think: Option<bool>,
@@ -139,16 +135,6 @@ impl EngineOptions {
             "stop" if value.is_empty() => self.stop.clear(),
             "stop" => self.stop.push(value.to_string()),
             "ignore_end" => self.ignore_end = truth(&name, value)?,
-            "json_schema" | "regex" if value.is_empty() => self.grammar = None,
-            "json_schema" => {
-                let schema: Value = serde_json::from_str(value)
-                    .map_err(|e| Error::msg(format_args!("`{name}`: the schema is not JSON ({e})")))?;
-                if !(schema.is_object() || schema.is_boolean()) {
-                    return Err(Error::msg(format_args!("`{name}`: a schema is an object, like {{}} for any JSON")));
-                }
-                self.grammar = Some(Grammar::Json(Arc::new(schema)));
-            }
-            "regex" => self.grammar = Some(Grammar::Regex(value.into())),
             "logprobs" => self.logprobs = Some(whole(&name, value, 0, 1000)?),
             "show_tokens" => self.tokens = truth(&name, value)?,
             "think" => {
@@ -201,7 +187,6 @@ impl EngineOptions {
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             ignore_end: self.ignore_end,
-            grammar: self.grammar.clone(),
             logprobs: self.logprobs,
             tokens: self.tokens || self.logprobs.is_some(),
         }
@@ -322,8 +307,6 @@ mod tests {
             ("kv", "int8"),
             ("context_full", "drop-oldest"),
             ("logit_bias", "3=-inf, 4=1.5"),
-            ("json_schema", "{}"),
-            ("regex", "[ab]+"),
             ("system", "x"),
             ("stop", "x"),
             ("typical", "0.5"),
@@ -359,8 +342,6 @@ mod tests {
             ("zzz", "1", "there are quant"),
             ("logit_bias", "a=1", "ID=BIAS"),
             ("logit_bias", "1=inf", "ID=BIAS"),
-            ("json_schema", "{", "not JSON"),
-            ("json_schema", "3", "is an object"),
             ("context_full", "shift", "drop-oldest"),
             ("think", "perhaps", "true or false"),
             ("repeat_penalty", "0", "from 0.01"),

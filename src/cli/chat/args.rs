@@ -92,12 +92,6 @@ pub struct Answer {
     /// End tokens do not end the answer
     #[arg(long)]
     pub ignore_end: bool,
-    /// The answer is JSON of the schema in this file
-    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
-    pub json_schema: Option<PathBuf>,
-    /// The answer matches this regular expression as a whole
-    #[arg(long, value_name = "REGEX", allow_hyphen_values = true)]
-    pub regex: Option<String>,
     /// Log-probabilities of so many tokens at each place (with --json in the object, else on standard error)
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub logprobs: Option<String>,

@@ -100,7 +100,6 @@ fn options(args: &Chat, common: &Common) -> Result<EngineOptions> {
     for (key, value) in a.choose.settings() {
         set(key, &Some(value.to_string()))?;
     }
-    set("regex", &a.regex)?;
     set("logprobs", &a.logprobs)?;
     set("context", &w.context)?;
     set("context-full", &w.context_full)?;
@@ -108,9 +107,6 @@ fn options(args: &Chat, common: &Common) -> Result<EngineOptions> {
     set("quant", &w.quant)?;
     set("prefill-chunk", &w.prefill_chunk)?;
     set("threads", &common.threads.map(|n| n.to_string()))?;
-    if let Some(file) = &a.json_schema {
-        set("json-schema", &Some(read_text(file)?))?;
-    }
     for (key, on) in
         [("exact", w.exact), ("ignore-end", a.ignore_end), ("show-tokens", args.show_tokens), ("raw", args.raw)]
     {

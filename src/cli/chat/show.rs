@@ -202,7 +202,7 @@ pub fn line(turn: &Turn, context: Option<usize>) -> String {
         Finish::Length => text.push_str("; cut at --max-tokens"),
         Finish::Context => text.push_str("; cut: the context is full"),
         Finish::Cancelled => text.push_str("; stopped"),
-        Finish::End | Finish::Stop | Finish::Grammar => {}
+        Finish::End | Finish::Stop | Finish::Nothing => {}
     }
     text + "]"
 }

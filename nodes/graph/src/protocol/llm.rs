@@ -81,8 +81,6 @@ pub struct Generate {
     pub stop: Vec<String>,
     /// End tokens do not end the answer (comparisons with references).
     pub ignore_end: bool,
-    /// What the answer must look like.
-    pub grammar: Option<Grammar>,
     /// Log-probabilities of the chosen and so many most probable tokens.
     pub logprobs: Option<usize>,
     /// A reply for every token, special ones included ([`LlmReply::Token`]).
@@ -187,15 +185,6 @@ impl Default for Sampling {
     }
 }
 
-/// What an answer must look like.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Grammar {
-    /// A JSON value of this schema (`{}`: any).
-    Json(Arc<serde_json::Value>),
-    /// Text that matches this regular expression as a whole.
-    Regex(Arc<str>),
-}
-
 /// What a model streams back.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -271,8 +260,8 @@ pub enum Finish {
     Context,
     /// The client gave up; what was generated stays in the session.
     Cancelled,
-    /// The grammar allows nothing more.
-    Grammar,
+    /// No token may come: all are forbidden.
+    Nothing,
 }
 
 /// An answer's end.

@@ -2,7 +2,9 @@
 //! taken apart again into thinking, answer and tool calls.
 
 mod jinja;
+mod output;
 mod python;
 mod template;
 
+pub use output::{OutputFormat, OutputParser, Piece};
 pub use template::{ChatTemplate, Variables};

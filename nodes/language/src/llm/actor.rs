@@ -9,9 +9,8 @@ use oxiline_weights::{Checkpoint, Mode, Tokenizer, hub};
 
 use super::core::{Budget, Core, Task};
 use super::options::LlmOptions;
-use super::output::OutputFormat;
 use super::session::LlmSession;
-use crate::chat::{ChatTemplate, Variables};
+use crate::chat::{ChatTemplate, OutputFormat, Variables};
 use crate::decoder::{CausalLm, Decoder, State};
 
 /// Bytes of prompts kept for other sessions when nothing else is said.

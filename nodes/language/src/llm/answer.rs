@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use oxiline_graph::protocol::llm::{Finish, Generate, LlmDone, LlmReply, LlmStats, TokenInfo, ToolCall};
+use oxiline_graph::protocol::llm::{Finish, Generate, LlmDone, LlmReply, LlmStats, Prompt, TokenInfo, ToolCall};
 use oxiline_graph::{Error, Result};
 use oxiline_weights::{DecodeStream, Tokenizer};
 
-use super::output::{OutputFormat, OutputParser, Piece};
 use super::session::Written;
+use crate::chat::{OutputFormat, OutputParser, Piece};
 use crate::sample::{Sampler, Stop, logprobs};
 
 /// An answer being made.
@@ -38,12 +38,18 @@ pub(super) struct Tongue<'a> {
 
 impl Answer {
     pub fn new(generate: &Generate, tongue: &Tongue<'_>, prompt: &[u32], cached: usize, wait_s: f64) -> Result<Self> {
-        let prompted = tongue.format.opened_by(&tongue.tokenizer.decode(tail(prompt), false).map_err(Error::msg)?);
+        let tools = match &generate.prompt {
+            Prompt::Chat(chat) => chat.tools.clone(),
+            _ => [].into(),
+        };
+        let end = tongue.tokenizer.decode(tail(prompt), false).map_err(Error::msg)?;
+        // Raw text is given back raw.
+        let format = if matches!(generate.prompt, Prompt::Chat(_)) { tongue.format } else { OutputFormat::default() };
         Ok(Self {
             sampler: Sampler::new(&generate.sampling)?,
             stream: tongue.tokenizer.decode_stream(false),
             stop: Stop::new(&generate.stop),
-            parser: prompted,
+            parser: format.answer_to(&end, tools),
             most: generate.max_tokens.unwrap_or(usize::MAX),
             ignore_end: generate.ignore_end,
             logprobs: generate.logprobs,
@@ -92,7 +98,7 @@ impl Answer {
         // Probabilities are told as the model has them, before anything is taken out.
         let raw = self.logprobs.map(|most| (logits.clone(), most));
         let (prompt, answer) = tokens.split_at(self.prompt);
-        let Some(id) = self.sampler.choose(&mut logits, prompt, answer) else { return Ok(Some(Finish::Grammar)) };
+        let Some(id) = self.sampler.choose(&mut logits, prompt, answer) else { return Ok(Some(Finish::Nothing)) };
         tokens.push(id);
         self.done.ids.push(id);
         self.done.stats.tokens += 1;

@@ -9,10 +9,9 @@ use oxiline_weights::Tokenizer;
 
 use super::answer::{Answer, Tongue};
 use super::options::Evict;
-use super::output::OutputFormat;
 use super::prefix::Prefixes;
 use super::session::{LlmSession, Slot};
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, OutputFormat};
 use crate::decoder::{CausalLm, SequenceState, Span, Want};
 use crate::sample;
 

@@ -5,7 +5,6 @@ mod answer;
 mod core;
 mod node;
 mod options;
-mod output;
 mod prefix;
 mod session;
 #[cfg(test)]

@@ -14,9 +14,8 @@ use serde_json::json;
 
 use super::core::{Budget, Core, Task};
 use super::options::Evict;
-use super::output::OutputFormat;
 use super::session::LlmSession;
-use crate::chat::{ChatTemplate, Variables};
+use crate::chat::{ChatTemplate, OutputFormat, Variables};
 use crate::decoder::{CausalLm, SequenceState, Span, Want};
 
 const START: u32 = 256;
