@@ -36,7 +36,7 @@ pub struct Error {
 impl Error {
     /// An error of a kind with its sentence.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: line(message.into()) }
     }
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
@@ -67,9 +67,24 @@ impl Error {
     }
     /// The same error with `place` (a file) named at its front.
     pub(crate) fn at(mut self, place: &Path) -> Self {
-        self.message = format!("{}: {}", place.display(), self.message);
+        self.message = line(format!("{}: {}", place.display(), self.message));
         self
     }
+}
+
+/// Longest message, in characters: other crates' errors quote what they read.
+const LONGEST: usize = 5000;
+
+/// One line of printable characters, whatever of a file is quoted in it.
+fn line(message: String) -> String {
+    if message.len() <= LONGEST && !message.contains(char::is_control) {
+        return message;
+    }
+    let mut out = String::new();
+    for c in message.chars().take(LONGEST) {
+        if c.is_control() { out.extend(c.escape_debug()) } else { out.push(c) }
+    }
+    out
 }
 
 /// `text` short and printable: names from a hostile file go into sentences.

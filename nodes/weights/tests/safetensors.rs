@@ -117,6 +117,7 @@ fn broken_headers_are_refused_with_a_sentence() {
             ),
             "twice",
         ),
+        (file(&t(r#""x\ny":1"#), &[]), "unknown field `x\\ny`"),
         (b"GGUF\x03\0\0\0".to_vec(), "the file ends inside"),
     ];
     for (bytes, word) in cases {
