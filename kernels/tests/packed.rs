@@ -307,13 +307,13 @@ fn mlx_groups() {
             assert_eq!(m.storage(), Storage::Affine { bits: bits as u8, group: group as u16 });
             assert_eq!(m.bytes(), 16 * (k * bits / 8 + k / group * 4));
             let got = rows(&m);
-            for i in 0..out * k {
+            for (i, got) in got.iter().enumerate() {
                 let q = (0..bits).fold(0, |q, b| {
                     let at = i / k * k * bits + i % k * bits + b;
                     q | u32::from(stream[at / 8] >> (at % 8) & 1) << b
                 });
                 let g = i / k * (k / group) + i % k / group;
-                assert_eq!(got[i], scales[g] * q as f32 + biases[g], "{bits} bits, groups of {group}, {i}");
+                assert_eq!(*got, scales[g] * q as f32 + biases[g], "{bits} bits, groups of {group}, {i}");
             }
             for tokens in [1, 6] {
                 check(&m, tokens, 5, true);

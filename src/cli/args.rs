@@ -459,7 +459,7 @@ pub struct DumpSample {
 
 impl DumpSample {
     /// All settings in order.
-    pub fn settings<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
         self.choose.settings().chain(self.option.iter().map(|(k, v)| (k.as_str(), v.as_str())))
     }
 }

@@ -62,7 +62,7 @@ fn draws_follow_their_distribution() {
     let mut sampler = Sampler::new(&sampling).unwrap();
     let wanted = sampler.probabilities(&mut logits.clone(), &[], &[]);
     let draws = 200_000;
-    let mut counts = vec![0_u32; 40];
+    let mut counts = [0_u32; 40];
     for _ in 0..draws {
         counts[sampler.choose(&mut logits.clone(), &[], &[]).unwrap() as usize] += 1;
     }

@@ -153,7 +153,7 @@ pub struct Choose {
 
 impl Choose {
     /// What was given, as keys of the engine's options.
-    pub fn settings<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = [
             ("temperature", &self.temp),
             ("top_k", &self.top_k),

@@ -44,6 +44,8 @@ pub(super) struct Expert {
     pub down: Matrix,
 }
 
+// One a layer: a box would save nothing.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum MlpWeights {
     Dense(DenseWeights),
     Experts(ExpertWeights),

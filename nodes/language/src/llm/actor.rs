@@ -7,7 +7,7 @@ use oxiline_graph::protocol::llm::{Llm, LlmReply, LlmRequest, OpenLlm};
 use oxiline_graph::{Error, Job, Load, Model, Result, Whereabouts};
 use oxiline_weights::{Checkpoint, Mode, Tokenizer, hub};
 
-use super::core::{Budget, Core, Task};
+use super::core::{Budget, Chats, Core, Limits, Task};
 use super::options::LlmOptions;
 use super::session::LlmSession;
 use crate::chat::{ChatTemplate, OutputFormat, Variables};
@@ -95,8 +95,8 @@ impl Model for LlmModel {
             evict: kv.evict,
         };
         let prefixes = kv.prefixes.map_or(PREFIXES, |size| size.0).min(budget.total.unwrap_or(u64::MAX));
-        let (chunk, context) = (options.prefill_chunk, options.context);
-        Ok(Self { core: Core::new(model, tokenizer, template, format, budget, prefixes, chunk, context)? })
+        let limits = Limits { budget, prefixes, chunk: options.prefill_chunk, context: options.context };
+        Ok(Self { core: Core::new(model, tokenizer, Chats { template, format }, limits)? })
     }
 
     fn open(&mut self, open: OpenLlm) -> Result<LlmSession<State>> {

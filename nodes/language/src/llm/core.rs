@@ -36,6 +36,23 @@ pub(super) struct Budget {
     pub evict: Evict,
 }
 
+/// How a model converses.
+pub(super) struct Chats {
+    pub template: Option<ChatTemplate>,
+    pub format: OutputFormat,
+}
+
+/// What bounds a model's work.
+pub(super) struct Limits {
+    pub budget: Budget,
+    /// Bytes of prompts kept for other sessions.
+    pub prefixes: u64,
+    /// Positions of a prompt computed at once.
+    pub chunk: usize,
+    /// Most positions of a session; None: the model's.
+    pub context: Option<usize>,
+}
+
 /// A model with what serves its sessions.
 pub(super) struct Core<M: CausalLm> {
     pub model: M,
@@ -69,16 +86,7 @@ fn lock<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M: CausalLm> Core<M> {
-    pub fn new(
-        model: M,
-        tokenizer: Tokenizer,
-        template: Option<ChatTemplate>,
-        format: OutputFormat,
-        budget: Budget,
-        prefixes: u64,
-        chunk: usize,
-        context: Option<usize>,
-    ) -> Result<Self> {
+    pub fn new(model: M, tokenizer: Tokenizer, chat: Chats, limits: Limits) -> Result<Self> {
         if tokenizer.max_id() as usize >= model.vocab() {
             bail!(
                 "the tokenizer has ids up to {}, but the model's embedding has {} rows; do they belong together?",
@@ -86,6 +94,7 @@ impl<M: CausalLm> Core<M> {
                 model.vocab()
             );
         }
+        let Limits { budget, prefixes, chunk, context } = limits;
         let context = match context {
             Some(wanted) if wanted > model.context() => {
                 bail!("`context` is {wanted}, but the model was made for {} positions", model.context())
@@ -96,8 +105,8 @@ impl<M: CausalLm> Core<M> {
         Ok(Self {
             model,
             tokenizer,
-            template,
-            format,
+            template: chat.template,
+            format: chat.format,
             budget,
             prefixes: Prefixes::new(prefixes),
             chunk,

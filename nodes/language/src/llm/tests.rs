@@ -12,7 +12,7 @@ use oxiline_weights::Tokenizer;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::core::{Budget, Core, Task};
+use super::core::{Budget, Chats, Core, Limits, Task};
 use super::options::Evict;
 use super::session::LlmSession;
 use crate::chat::{ChatTemplate, OutputFormat, Variables};
@@ -137,7 +137,8 @@ const FREE: Budget = Budget { per_session: None, total: None, sessions: None, ev
 fn core_with(budget: Budget, prefixes: u64, chunk: usize, context: usize) -> Core<Toy> {
     let template = ChatTemplate::from_source(TEMPLATE, Variables::new()).unwrap();
     let toy = Toy { context, ..Toy::default() };
-    Core::new(toy, tokenizer(), Some(template), OutputFormat::default(), budget, prefixes, chunk, None).unwrap()
+    let chats = Chats { template: Some(template), format: OutputFormat::default() };
+    Core::new(toy, tokenizer(), chats, Limits { budget, prefixes, chunk, context: None }).unwrap()
 }
 
 fn core() -> Core<Toy> {

@@ -138,15 +138,13 @@ fn top_p(tokens: &mut Vec<Scored>, greatest: f32, p: f64) {
         }
         tokens[..count].sort_unstable_by(descending);
         let mut before = 0.0;
-        let mut kept = 0;
-        for token in &tokens[..count] {
+        for (kept, token) in tokens[..count].iter().enumerate() {
             // The first one always stays.
             if kept > 0 && before >= p * total {
                 tokens.truncate(kept);
                 return;
             }
             before += weight(token);
-            kept += 1;
         }
         if count == tokens.len() {
             return;
