@@ -2,7 +2,7 @@
 //!
 //! A row's result is one computation, whatever runs beside it. For each page of keys it may see, in
 //! order: scores (one chain over the head's values each), the greatest so far, `e^(score - greatest)`,
-//! and one chain over the page's positions on top of the rescaled sums. Every [`CHUNK`] pages, counted
+//! and one chain over the page's positions on top of the rescaled sums. Every `CHUNK` pages, counted
 //! from position 0, start afresh and are merged into the whole in order: so chunks may run on
 //! different threads.
 

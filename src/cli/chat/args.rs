@@ -155,7 +155,7 @@ impl Choose {
     /// What was given, as keys of the engine's options.
     pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = [
-            ("temperature", &self.temp),
+            ("temp", &self.temp),
             ("top_k", &self.top_k),
             ("top_p", &self.top_p),
             ("min_p", &self.min_p),
