@@ -98,7 +98,8 @@ fn options(args: &Chat, common: &Common) -> Result<EngineOptions> {
     let (a, w) = (&args.answer, &args.weights);
     set("max-tokens", &a.max_tokens)?;
     for (key, value) in a.choose.settings() {
-        set(key, &Some(value.to_string()))?;
+        // Flags are written with hyphens.
+        set(&key.replace('_', "-"), &Some(value.to_string()))?;
     }
     set("logprobs", &a.logprobs)?;
     set("context", &w.context)?;
