@@ -28,7 +28,6 @@ pub mod graphs;
 pub mod models;
 #[cfg(feature = "cli")]
 pub mod terminal;
-pub mod tools;
 mod transcriber;
 
 pub use cancel::CancelHandle;
@@ -40,6 +39,7 @@ pub use oxiline_graph::protocol::speech::{Segment, Task, TranscribeOptions, Tran
 pub use oxiline_graph::{Error, Result};
 pub use oxiline_kernels as kernels;
 pub use oxiline_language as language;
+pub use oxiline_language::tools;
 #[cfg(feature = "media")]
 pub use oxiline_media as media;
 pub use oxiline_speech as speech;

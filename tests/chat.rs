@@ -2,11 +2,9 @@
 
 mod common;
 
-use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
 
-use common::{oxiline, root, run, sentence, stdout};
+use common::{fed, root, run, sentence, stdout};
 use serde_json::{Value, json};
 
 fn model() -> String {
@@ -124,19 +122,6 @@ fn logits_are_written() {
     assert_eq!(tensors.shape("logits"), [384]);
     assert!(tensors.f32("logits").iter().all(|v| v.is_finite()));
     assert_eq!(tensors.i64("ids")[0], 341, "the prompt begins with <|im_start|>");
-}
-
-/// Runs the program with text on its standard input.
-fn fed(args: &[&str], input: &str) -> std::process::Output {
-    let mut child = oxiline()
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
-    child.wait_with_output().expect("it ends")
 }
 
 #[test]

@@ -2,27 +2,14 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::process::{Output, Stdio};
 
-use common::{oxiline, root, run, stdout};
+use common::{fed, oxiline, root, run, stdout};
 use serde_json::Value;
 
 fn model() -> String {
     root().join("tests/fixtures/chat").display().to_string()
-}
-
-/// Runs the program with text on its standard input.
-fn fed<S: AsRef<std::ffi::OsStr>>(args: &[S], input: &str) -> Output {
-    let mut child = oxiline()
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
-    child.wait_with_output().expect("it ends")
 }
 
 fn object(output: &Output) -> Value {

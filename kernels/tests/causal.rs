@@ -1,33 +1,11 @@
 //! Causal attention over paged caches: against f64, and the same bits however it is run.
 
+mod common;
+
+use common::{pools, turn, values};
 use oxiline_kernels::causal::{Attend, attend};
 use oxiline_kernels::{Isa, KvCache, KvFormat, PAGE, Pool, SLACK};
 use proptest::prelude::*;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The instruction set is the process's: tests that force one take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn pools() -> &'static [Pool] {
-    static POOLS: OnceLock<Vec<Pool>> = OnceLock::new();
-    POOLS.get_or_init(|| (1..=3).map(Pool::new).collect())
-}
-
-/// Reproducible values in +-1.
-fn values(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Case {

@@ -2,40 +2,14 @@
 //!
 //! The references here are written from the definition and know nothing of panels or tiles.
 
+mod common;
+
+use common::{isas, pools, turn, values};
 use half::{bf16, f16};
 use oxiline_kernels::attention::{self, Kv, Query};
 use oxiline_kernels::conv::Conv1d;
-use oxiline_kernels::{Epilogue, Isa, Matrix, Pool, Storage, ops};
+use oxiline_kernels::{Epilogue, Isa, Matrix, Storage, ops};
 use proptest::prelude::*;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The instruction set is the process's: tests that force one take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn pools() -> &'static [Pool] {
-    static POOLS: OnceLock<Vec<Pool>> = OnceLock::new();
-    POOLS.get_or_init(|| (1..=3).map(Pool::new).collect())
-}
-
-fn isas() -> impl Iterator<Item = Isa> {
-    Isa::ALL.into_iter().filter(|isa| isa.available())
-}
-
-/// Reproducible values in +-1.
-fn values(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
-}
 
 fn rounded(storage: Storage, v: f32) -> f32 {
     match storage {

@@ -1,25 +1,10 @@
 //! Norms, activations and rotations of language models against f64, bitwise alike everywhere.
 
-use oxiline_kernels::rope::{Pairs, Rope};
-use oxiline_kernels::{Isa, Pool, ops};
-use std::sync::{Mutex, PoisonError};
+mod common;
 
-/// Runs on every instruction set and 1 to 3 threads; all must give the same bits.
-fn everywhere(task: impl Fn(&Pool) -> Vec<f32>) -> Vec<f32> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut first: Option<Vec<f32>> = None;
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.force()) {
-        for threads in 1..=3 {
-            let result = task(&Pool::new(threads));
-            let first = first.get_or_insert_with(|| result.clone());
-            let same = first.iter().zip(&result).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
-            assert!(same && first.len() == result.len(), "{isa:?} with {threads} threads differs");
-        }
-    }
-    Isa::detect().force();
-    first.expect("at least the plain instructions")
-}
+use common::everywhere;
+use oxiline_kernels::rope::{Pairs, Rope};
+use oxiline_kernels::{Pool, ops};
 
 fn wave(len: usize, size: f32) -> Vec<f32> {
     (0..len).map(|i| ((i * i * 7 + i * 13) % 1009) as f32 / 1009.0 * size - size / 3.0).collect()

@@ -1,28 +1,9 @@
 //! Norms, GELU and softmax against f64, and bitwise alike on every instruction set.
 
-use oxiline_kernels::{Isa, Pool, ops};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod common;
 
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs on every instruction set and 1 to 3 threads; all must give the same bits.
-fn everywhere(task: impl Fn(&Pool) -> Vec<f32>) -> Vec<f32> {
-    let _turn = turn();
-    let mut first: Option<Vec<f32>> = None;
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.force()) {
-        for threads in 1..=3 {
-            let result = task(&Pool::new(threads));
-            let first = first.get_or_insert_with(|| result.clone());
-            let same = first.iter().zip(&result).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
-            assert!(same && first.len() == result.len(), "{isa:?} with {threads} threads differs");
-        }
-    }
-    Isa::detect().force();
-    first.expect("at least the plain instructions")
-}
+use common::everywhere;
+use oxiline_kernels::{Pool, ops};
 
 /// erf by its Taylor series, 2/sqrt(pi) sum (-1)^n z^(2n+1) / (n! (2n+1)), or 1 - the continued
 /// fraction of erfc from 3 on.

@@ -1,33 +1,10 @@
 //! Packed quantised matrices: the same bits on every instruction set, whatever is computed beside a
 //! row; near the exact product of the dequantised weights; rows as they are in the file.
 
+mod common;
+
+use common::{isas, random, turn, values};
 use oxiline_kernels::{BlockType, Epilogue, Isa, Matrix, Pool, Product, Storage, ops};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The instruction set is the process's: tests that force one take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn isas() -> impl Iterator<Item = Isa> {
-    Isa::ALL.into_iter().filter(|isa| isa.available())
-}
-
-fn random(seed: u64) -> impl FnMut() -> u64 {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state >> 16
-    }
-}
-
-fn values(seed: u64, len: usize) -> Vec<f32> {
-    let mut next = random(seed);
-    (0..len).map(|_| (next() & 0xff_ffff) as f32 / (1 << 23) as f32 - 1.0).collect()
-}
 
 /// Where a block's half-precision scales are; MXFP4 and IQ1_M have theirs elsewhere.
 fn halves(kind: BlockType) -> &'static [usize] {

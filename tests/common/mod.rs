@@ -3,8 +3,9 @@
 
 pub mod echo;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The workspace's root.
 pub fn root() -> &'static Path {
@@ -139,4 +140,17 @@ impl Tensors {
 pub fn max_diff(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "lengths");
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Runs the program with text on its standard input.
+pub fn fed<S: AsRef<std::ffi::OsStr>>(args: &[S], input: &str) -> Output {
+    let mut child = oxiline()
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
+    child.wait_with_output().expect("it ends")
 }

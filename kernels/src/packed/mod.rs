@@ -19,6 +19,7 @@ use crate::buf::Buf;
 use crate::isa::Isa;
 use crate::packed::acts::Acts;
 use crate::packed::layout::{BLOCK, Form, Layout, Record};
+use crate::packed::split::Splitter;
 use crate::pool::{Parts, Pool};
 use crate::quant::BlockType;
 
@@ -77,44 +78,23 @@ impl Packed {
         kind: BlockType,
         row: impl Fn(usize) -> &'a [u8] + Sync,
     ) -> Option<Self> {
-        let layout = split::layout(kind)?;
-        Some(Self::pack(pool, out_dim, in_dim, layout, |r, put| {
-            let mut record = Record::EMPTY;
-            let mut values = [0.0; 256];
-            for (i, block) in row(r).chunks_exact(kind.bytes()).enumerate() {
-                split::split(kind, block, &mut record, &mut values);
-                put(i, &record);
-            }
-        }))
+        let splitter = Splitter::new(kind)?;
+        Some(Self::pack(pool, out_dim, in_dim, splitter.layout(), |r, put| splitter.row(row(r), put)))
     }
 
-    /// Quantises rows that `row` writes as f32 to 4 bits with a scale every 32, as Q4_0 does: the
-    /// value of greatest magnitude becomes -8.
+    /// Quantises rows that `row` writes as f32 to Q4_0; the last block is filled up with zeros.
     pub(crate) fn quantise_q4(
         pool: &Pool,
         out_dim: usize,
         in_dim: usize,
         row: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Self {
-        let Some(layout) = split::layout(BlockType::Q4_0) else { unreachable!("Q4_0 is packed") };
-        Self::pack(pool, out_dim, in_dim, layout, |r, put| {
-            let mut values = vec![0.0; in_dim];
-            row(r, &mut values);
-            let mut record = Record::EMPTY;
-            for (i, x) in values.chunks(BLOCK).enumerate() {
-                let greatest = x.iter().fold(0.0_f32, |m, v| if v.abs() > m.abs() { *v } else { m });
-                let scale = greatest / -8.0;
-                let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-                record.scale = u32::from(half::f16::from_f32(scale).to_bits());
-                let mut codes = [8; BLOCK];
-                for (c, v) in codes.iter_mut().zip(x) {
-                    *c = ((v * inverse + 8.5) as i32).clamp(0, 15) as u8;
-                }
-                for (to, c) in record.codes.iter_mut().zip(codes.as_chunks::<4>().0) {
-                    *to = u32::from_le_bytes(*c);
-                }
-                put(i, &record);
-            }
+        let Some(splitter) = Splitter::new(BlockType::Q4_0) else { unreachable!("Q4_0 is packed") };
+        Self::pack(pool, out_dim, in_dim, splitter.layout(), |r, put| {
+            let mut values = vec![0.0; in_dim.next_multiple_of(BLOCK)];
+            row(r, &mut values[..in_dim]);
+            let Some(blocks) = BlockType::Q4_0.quantize(&values) else { unreachable!("Q4_0 can be made") };
+            splitter.row(&blocks, put);
         })
     }
 

@@ -3,7 +3,7 @@
 use super::integers::{Format, Integers, nibbles};
 
 /// The sixteen floats, twice as large, so that they are integers; the scales are half as large.
-const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(crate) const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// `MXFP4`: a power of two's exponent, 16 bytes of nibbles.
 pub(super) struct Mx;

@@ -7,7 +7,7 @@ use super::grids;
 use super::integers::{Format, Integers, double, half, nibbles, word};
 
 /// The curve of `IQ4_NL` and `IQ4_XS`.
-const CURVE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(crate) const CURVE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Magnitudes with signs: bit `i` set makes weight `i` negative.
 #[inline(always)]

@@ -15,7 +15,9 @@ mod quantize;
 mod ternary;
 
 pub use affine::Affine;
+pub(crate) use fp4::DOUBLED;
 pub use integers::Integers;
+pub(crate) use iq::CURVE;
 
 /// The element types of GGUF files that hold weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ pub mod decoder;
 pub mod families;
 pub mod llm;
 pub mod sample;
+pub mod tools;
 
 /// Adds the models and nodes of this crate.
 pub fn register(registry: &mut oxiline_graph::Registry) {

@@ -15,6 +15,8 @@ pub use spec::Spec;
 pub use state::State;
 
 use oxiline_graph::Result;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// How to load a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,7 +30,8 @@ pub struct LoadOptions {
 }
 
 /// Integer weights made at load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Quant {
     /// 8 bits in blocks of 32.
     Q8,

@@ -1,6 +1,6 @@
 //! The language model as a model actor.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use oxiline_graph::protocol::llm::{Llm, LlmReply, LlmRequest, OpenLlm};
@@ -57,10 +57,7 @@ impl Model for LlmModel {
 
     fn identity(options: &LlmOptions) -> Result<String> {
         options.check()?;
-        // Two spellings of one place are one model. Nothing is downloaded here.
-        let place = hub::local(&options.weights, &hub::process_options()).map_err(Error::msg)?;
-        let place = place.unwrap_or_else(|| PathBuf::from(&options.weights));
-        let place = place.canonicalize().unwrap_or(place);
+        let place = hub::place(&options.weights, &hub::process_options()).map_err(Error::msg)?;
         let rest = LlmOptions { weights: String::new(), device: None, ..options.clone() };
         Ok(format!("{} {}", place.display(), serde_json::to_string(&rest).map_err(Error::msg)?))
     }

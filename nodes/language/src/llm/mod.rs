@@ -12,4 +12,4 @@ mod tests;
 
 pub use actor::{LlmModel, tokenizer};
 pub use node::{LlmChat, LlmGenerate};
-pub use options::{Evict, KvKind, KvOptions, LlmOptions, QuantKind, Size};
+pub use options::{Evict, KvKind, KvOptions, LlmOptions, Size};

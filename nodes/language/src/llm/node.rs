@@ -166,8 +166,8 @@ impl<'a> Voice<'a> {
         self.text.mark(Mark::SegmentStart(id))?;
         let mut done = None;
         let mut sent = Ok(());
-        let call = session.call(LlmRequest::Generate(Box::new(generate)))?;
-        for reply in call {
+        let mut call = session.call(LlmRequest::Generate(Box::new(generate)))?;
+        while let Some(reply) = call.next() {
             match reply {
                 Ok(LlmReply::Text { text, thinking }) => {
                     if !thinking {
@@ -193,8 +193,9 @@ impl<'a> Voice<'a> {
                     break;
                 }
             }
-            if sent.is_err() && done.is_some() {
-                break;
+            if sent.is_err() {
+                // Nobody takes the answer any more; its end still comes.
+                call.cancel();
             }
         }
         if let Some(done) = &done {
@@ -310,21 +311,8 @@ impl Node for LlmChat {
             Some(session) => session,
             None => self.model.open(self.open())?,
         };
-        let mut texts = Texts { input: io.input("turn")?, open: None };
-        let ended = loop {
-            let next = match texts.next() {
-                Ok(Some(next)) => next,
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            };
-            if let Some(heard) = &heard {
-                let offset = latest(heard, self.turn)?;
-                self.forget_unheard(&mut session, offset)?;
-            }
-            if let Err(error) = self.answer(&voice, &mut session, next) {
-                break Err(error);
-            }
-        };
+        let texts = Texts { input: io.input("turn")?, open: None };
+        let ended = self.converse(&voice, heard.as_ref(), texts, &mut session);
         self.session = Some(session);
         ended
     }
@@ -353,6 +341,23 @@ impl LlmChat {
     fn open(&self) -> OpenLlm {
         let context = self.options.history.tokens.map(|tokens| tokens.saturating_add(self.options.max_tokens));
         OpenLlm { context, full: ContextFull::DropOldest }
+    }
+
+    fn converse(
+        &mut self,
+        voice: &Voice<'_>,
+        heard: Option<&Input<Event>>,
+        mut texts: Texts,
+        session: &mut Session<Llm>,
+    ) -> Result<()> {
+        while let Some(turn) = texts.next()? {
+            if let Some(heard) = heard {
+                let offset = latest(heard, self.turn)?;
+                self.forget_unheard(session, offset)?;
+            }
+            self.answer(voice, session, turn)?;
+        }
+        Ok(())
     }
 
     fn answer(&mut self, voice: &Voice<'_>, session: &mut Session<Llm>, turn: (Header, String)) -> Result<()> {

@@ -15,7 +15,7 @@ pub struct LlmOptions {
     /// A GGUF file, a checkpoint's folder, `org/name`, `org/name:QUANT`, or a known name.
     pub weights: String,
     /// Quantise weights that the files keep as floats.
-    pub quant: Option<QuantKind>,
+    pub quant: Option<Quant>,
     /// Compute in float32 on dequantised weights: slow, for comparing with a reference.
     pub exact: bool,
     /// Most positions of a session, prompt and answer together; the model's own context when left out.
@@ -43,16 +43,6 @@ impl Default for LlmOptions {
             device: None,
         }
     }
-}
-
-/// Integer weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum QuantKind {
-    /// 8 bits in blocks of 32.
-    Q8,
-    /// 4 bits in blocks of 32.
-    Q4,
 }
 
 /// How keys and values are kept.
@@ -187,10 +177,7 @@ impl LlmOptions {
     pub(crate) fn load(&self) -> LoadOptions {
         LoadOptions {
             exact: self.exact,
-            quant: self.quant.map(|quant| match quant {
-                QuantKind::Q8 => Quant::Q8,
-                QuantKind::Q4 => Quant::Q4,
-            }),
+            quant: self.quant,
             kv: self.kv.format.map(|format| match format {
                 KvKind::F32 => KvFormat::F32,
                 KvKind::F16 => KvFormat::F16,

@@ -1,6 +1,5 @@
 //! Whisper as a model actor: any number of clips at a time, a step a token or an encoder layer.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -102,11 +101,7 @@ impl Model for WhisperModel {
 
     fn identity(options: &WhisperOptions) -> Result<String> {
         options.check()?;
-        // Two spellings of one folder are one model. Nothing is downloaded here: a model that is
-        // not there yet is known by its name, and load fetches it.
-        let folder = hub::local(&options.weights, &hub::process_options()).map_err(Error::msg)?;
-        let folder = folder.unwrap_or_else(|| PathBuf::from(&options.weights));
-        let folder = folder.canonicalize().unwrap_or(folder);
+        let folder = hub::place(&options.weights, &hub::process_options()).map_err(Error::msg)?;
         Ok(format!("{} {:?} {:?}", folder.display(), options.precision.unwrap_or_default(), options.quant))
     }
 

@@ -243,6 +243,16 @@ pub fn local(model: &str, options: &HubOptions) -> Result<Option<PathBuf>> {
     Ok(kept(&Repo::parse(model)?, options))
 }
 
+/// One spelling of where `model` is: two names of one place are one model. What is not on this machine is
+/// known by its name. Opens no connection.
+///
+/// # Errors
+/// As [`local`].
+pub fn place(model: &str, options: &HubOptions) -> Result<PathBuf> {
+    let place = local(model, options)?.unwrap_or_else(|| PathBuf::from(model));
+    Ok(place.canonicalize().unwrap_or(place))
+}
+
 fn kept(repo: &Repo, options: &HubOptions) -> Option<PathBuf> {
     let revision = options.revision.as_deref();
     if let Some(found) = options.caches.iter().find_map(|cache| cache::snapshot(repo, cache, revision)) {

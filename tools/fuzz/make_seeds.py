@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the fuzz targets under fuzz/corpus/, all made here.
+"""Writes the seeds of the fuzz targets under tools/fuzz/corpus/, all made here.
 
 Torch archives are the small ones under nodes/weights/tests/fixtures, made with a seed.
 """
