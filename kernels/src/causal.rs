@@ -10,20 +10,18 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::buf::scratch;
-use crate::gemm::{Epilogue, ROWS as TILE};
+use crate::gemm::Epilogue;
 use crate::isa::{Isa, Kernel};
 use crate::kvcache::{Kept, KvCache, KvFormat, PAGE};
 use crate::lanes::{F16, Lanes, N};
 use crate::math::{exp_negative, tanh};
 use crate::pool::{Parts, Pool};
-use crate::tile::{Tile, Tiles};
+use crate::tile::{MOST_ROWS as TILE, Tile, Tiles};
 
 /// Pages whose partial results are merged as one.
 const CHUNK: usize = 4;
 /// Rows that go through the pages together: their numbers stay in the second cache.
 const ROWS: usize = 96;
-/// From here on panels are converted to f32 once for all rows.
-const CONVERT: usize = 2 * TILE + 1;
 /// Fewer multiply-adds than this are not worth waking a thread.
 const SMALL: usize = 128 * 1024;
 
@@ -209,7 +207,8 @@ fn run_block(isa: Isa, list: &[Span<'_>], block: &Block, partials: Option<&Parts
 fn run_format<W: Kept>(isa: Isa, span: &Span<'_>, block: &Block, partials: Option<&Parts<f32>>) {
     let (rows, dim) = (block.rows.len(), span.kv.head_dim());
     let padded = dim.next_multiple_of(N);
-    let convert = !W::PLAIN && rows >= CONVERT;
+    // For more than two tiles, panels are converted to f32 once.
+    let convert = !W::PLAIN && rows > 2 * Tiles::<W>::of(isa).rows();
     let size = rows * (dim + PAGE + 2 * padded) + if convert { PAGE * (dim + padded) } else { 0 };
     scratch(size, |buf| {
         isa.call(Run::<W> { span, block, partials, isa, tiles: Tiles::of(isa), plain: Tiles::of(isa), convert, buf });
@@ -462,7 +461,7 @@ impl View<'_> {
         let count = self.block.rows.len();
         let mut groups = [Group { first: 0, rows: 0, low: 0, high: 0 }; ROWS];
         // Rows spread evenly over tiles.
-        let mut wanted = count.div_ceil(TILE);
+        let mut wanted = count.div_ceil(tiles.rows());
         let (mut first, mut used) = (0, 0);
         while first < count {
             let rows = (count - first).div_ceil(wanted);

@@ -11,14 +11,14 @@ use crate::buf::scratch;
 use crate::isa::Isa;
 use crate::lanes::{Elem, N};
 use crate::pool::Pool;
-use crate::tile::{Tile, Tiles, convert};
+use crate::tile::{MOST_ROWS, Tile, Tiles, convert};
 
-/// Rows of a tile: 6 x 16 fills 12 of 16 registers with sums.
-pub(crate) const ROWS: usize = 6;
-/// Inputs in a block: a panel's block (16 KB) and a tile's rows (6 KB) stay in the first cache.
+/// Inputs in a block: a tile's panels (16 KB each) and rows (1 KB each) stay in the first cache.
 const BLOCK: usize = 256;
-/// Tokens in a block: their rows (96 KB) stay in the second cache.
-const TOKENS: usize = 96;
+/// Tiles of tokens in a block: their rows (16 KB a row of the tile) stay in the second cache.
+const TILES: usize = 16;
+/// Panels in a block of many tokens: their unfinished sums, as large as the rows, stay in the second cache too.
+const GROUP: usize = 16;
 /// Up to here the rows are read where they are.
 const FEW: usize = 24;
 /// Fewer multiply-adds than this are not worth waking a thread.
@@ -111,8 +111,8 @@ impl<W: Elem> Job<'_, W> {
             unsafe { tiles.run(at.rows, at.count, &tile) };
             return;
         }
-        let mut start = [0.0_f32; ROWS * WIDEST * N];
-        let mut out = [0.0_f32; ROWS * WIDEST * N];
+        let mut start = [0.0_f32; MOST_ROWS * WIDEST * N];
+        let mut out = [0.0_f32; MOST_ROWS * WIDEST * N];
         // SAFETY: `real` values of every row are inside what the caller promised.
         unsafe {
             for r in 0..at.rows {
@@ -139,7 +139,7 @@ impl<W: Elem> Job<'_, W> {
 
     /// Few tokens: weights are read once, straight from their storage, rows where they are.
     pub(crate) fn few(&self, tiles: &Tiles<W>, tokens: Range<usize>, panels: Range<usize>) {
-        let count = tokens.len().div_ceil(ROWS).max(1);
+        let count = tokens.len().div_ceil(tiles.rows()).max(1);
         let mut p = panels.start;
         while p < panels.end {
             // A single tile may take several panels: enough sums to hide the latency.
@@ -183,7 +183,7 @@ impl<W: Elem> Job<'_, W> {
     fn many(&self, isa: Isa, tokens: Range<usize>, panels: Range<usize>, buf: &mut [f32]) {
         let (own, plain) = (Tiles::<W>::of(isa), Tiles::<f32>::of(isa));
         let depth = self.k.div_ceil(self.k.div_ceil(BLOCK).max(1));
-        let rows = tokens.len();
+        let (rows, tall) = (tokens.len(), own.rows());
         let (a_len, b_len, own_c) = self.scratch_parts(rows);
         let c_stride = panels.len() * N;
         let (a, rest) = buf.split_at_mut(a_len);
@@ -202,7 +202,7 @@ impl<W: Elem> Job<'_, W> {
             let epilogue = if last { self.epilogue } else { Epilogue::None };
             let mut p = panels.start;
             while p < panels.end {
-                let count = own.width(ROWS).min(panels.end - p);
+                let count = own.width(tall).min(panels.end - p);
                 // SAFETY: this block of the panel.
                 let w = unsafe { self.panels.as_ptr().add(p * self.panel_stride + at * N) };
                 if !W::PLAIN {
@@ -215,11 +215,11 @@ impl<W: Elem> Job<'_, W> {
                 // While the tiles of this panel run, the next one's block comes nearer.
                 let next = &self.panels[((p + count) * self.panel_stride + at * N).min(self.panels.len())..];
                 let next = &next[..(k * N * count).min(next.len())];
-                let slice = next.len().div_ceil(rows.div_ceil(ROWS)).max(1);
+                let slice = next.len().div_ceil(rows.div_ceil(tall)).max(1);
                 let mut slices = next.chunks(slice);
                 let mut t = 0;
                 while t < rows {
-                    let n = (rows - t).min(ROWS);
+                    let n = (rows - t).min(tall);
                     prefetch(slices.next().unwrap_or_default());
                     // SAFETY: tokens, panels and scratch as laid out above.
                     unsafe {
@@ -279,12 +279,14 @@ impl<W: Elem> Job<'_, W> {
         let work = self.tokens * self.k.max(1) * panels * N;
         let few = self.tokens <= FEW;
         // Token blocks of whole tiles, all about the same size.
-        let blocks = if few { 1 } else { self.tokens.div_ceil(TOKENS) };
-        let per_block = self.tokens.div_ceil(blocks).next_multiple_of(ROWS);
+        let tall = Tiles::<W>::of(isa).rows();
+        let blocks = if few { 1 } else { self.tokens.div_ceil(TILES * tall) };
+        let per_block = self.tokens.div_ceil(blocks).next_multiple_of(tall);
         let blocks = self.tokens.div_ceil(per_block);
         let wanted = if threads == 1 { 1 } else { (work / SMALL).clamp(1, threads * 6) };
         // Four panels go together in the kernels; a panel of its own would waste them.
-        let groups = wanted.div_ceil(blocks).clamp(1, panels.div_ceil(4));
+        let least = if few { 1 } else { panels.div_ceil(GROUP) };
+        let groups = wanted.div_ceil(blocks).clamp(least, panels.div_ceil(4));
         let per_group = panels.div_ceil(groups).next_multiple_of(4);
         let groups = panels.div_ceil(per_group);
         let part = |i: usize| {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use crate::buf::Buf;
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{Lanes, N};
+#[cfg(target_arch = "x86_64")]
+use crate::packed::vnni;
 use crate::pool::{Parts, Pool};
 
 /// Time a measurement may take beyond its set-up.
@@ -152,6 +154,11 @@ impl<const S: usize> Kernel for Fma<S> {
 /// Peak of 8-bit multiply-adds of all threads of the pool, GOP/s.
 pub fn int8_peak(pool: &Pool) -> f64 {
     let isa = Isa::current();
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 && vnni::available() {
+        // SAFETY: the machine has the instructions.
+        return peak(pool, (2 * vnni::BURST * STEPS) as f64, || unsafe { vnni::burst(STEPS) });
+    }
     peak(pool, (2 * 4 * 64 * STEPS) as f64, || isa.call(Int8))
 }
 

@@ -1,9 +1,12 @@
 //! The innermost kernels: a tile of rows and panels, one for every instruction set and size.
 
-use crate::gemm::{Epilogue, ROWS};
+use crate::gemm::Epilogue;
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{Elem, Lanes, N, Scalar};
 use crate::math::gelu;
+
+/// Rows of the tallest tile of any instruction set.
+pub(crate) const MOST_ROWS: usize = 12;
 
 /// R rows of `k` floats (`row` apart) times P panels (`panel` apart).
 pub(crate) struct Tile<W> {
@@ -79,16 +82,16 @@ impl<W: Elem, const R: usize, const P: usize> Kernel for Sized<'_, W, R, P> {
 type Run<W> = unsafe fn(&Tile<W>);
 
 /// The tiles of one instruction set: by rows - 1, with one panel and with the widest.
-pub(crate) struct Tiles<W> {
-    one: [Run<W>; ROWS],
+pub(crate) struct Tiles<W: 'static> {
+    one: &'static [Run<W>],
     /// Panels and tile, where several panels pay.
-    wide: [(usize, Run<W>); ROWS],
+    wide: &'static [(usize, Run<W>)],
 }
 
 impl<W: Elem> Tiles<W> {
     const SCALAR: Self = Self {
-        one: [sc::<W, 1>, sc::<W, 2>, sc::<W, 3>, sc::<W, 4>, sc::<W, 5>, sc::<W, 6>],
-        wide: [(1, sc::<W, 1>), (1, sc::<W, 2>), (1, sc::<W, 3>), (1, sc::<W, 4>), (1, sc::<W, 5>), (1, sc::<W, 6>)],
+        one: &[sc::<W, 1>, sc::<W, 2>, sc::<W, 3>, sc::<W, 4>, sc::<W, 5>, sc::<W, 6>],
+        wide: &[(1, sc::<W, 1>), (1, sc::<W, 2>), (1, sc::<W, 3>), (1, sc::<W, 4>), (1, sc::<W, 5>), (1, sc::<W, 6>)],
     };
 
     /// For an instruction set the machine has (else the plain one).
@@ -103,6 +106,11 @@ impl<W: Elem> Tiles<W> {
         }
         let _ = isa;
         &Self::SCALAR
+    }
+
+    /// Rows a tile has at most: what fills the registers with sums.
+    pub(crate) fn rows(&self) -> usize {
+        self.one.len()
     }
 
     /// Panels that go together with `rows` rows.
@@ -168,9 +176,10 @@ mod x86 {
     }
 
     impl<W: Elem> Tiles<W> {
+        /// Twelve of sixteen registers hold sums.
         pub(super) const AVX2: Self = Self {
-            one: [a2::<W, 1, 1>, a2::<W, 2, 1>, a2::<W, 3, 1>, a2::<W, 4, 1>, a2::<W, 5, 1>, a2::<W, 6, 1>],
-            wide: [
+            one: &[a2::<W, 1, 1>, a2::<W, 2, 1>, a2::<W, 3, 1>, a2::<W, 4, 1>, a2::<W, 5, 1>, a2::<W, 6, 1>],
+            wide: &[
                 (4, a2::<W, 1, 4>),
                 (2, a2::<W, 2, 2>),
                 // Two panels more would not fit the registers.
@@ -180,15 +189,35 @@ mod x86 {
                 (1, a2::<W, 6, 1>),
             ],
         };
+        /// Twenty-four of thirty-two registers hold sums: each weight is read for twelve rows.
         pub(super) const AVX512: Self = Self {
-            one: [a5::<W, 1, 1>, a5::<W, 2, 1>, a5::<W, 3, 1>, a5::<W, 4, 1>, a5::<W, 5, 1>, a5::<W, 6, 1>],
-            wide: [
+            one: &[
+                a5::<W, 1, 1>,
+                a5::<W, 2, 1>,
+                a5::<W, 3, 1>,
+                a5::<W, 4, 1>,
+                a5::<W, 5, 1>,
+                a5::<W, 6, 1>,
+                a5::<W, 7, 1>,
+                a5::<W, 8, 1>,
+                a5::<W, 9, 1>,
+                a5::<W, 10, 1>,
+                a5::<W, 11, 1>,
+                a5::<W, 12, 1>,
+            ],
+            wide: &[
                 (4, a5::<W, 1, 4>),
                 (4, a5::<W, 2, 4>),
-                (2, a5::<W, 3, 2>),
-                (2, a5::<W, 4, 2>),
+                (4, a5::<W, 3, 4>),
+                (4, a5::<W, 4, 4>),
                 (2, a5::<W, 5, 2>),
                 (2, a5::<W, 6, 2>),
+                (2, a5::<W, 7, 2>),
+                (2, a5::<W, 8, 2>),
+                (2, a5::<W, 9, 2>),
+                (2, a5::<W, 10, 2>),
+                (2, a5::<W, 11, 2>),
+                (2, a5::<W, 12, 2>),
             ],
         };
     }

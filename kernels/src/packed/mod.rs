@@ -11,6 +11,8 @@ mod plain;
 mod product;
 mod split;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod vnni;
+#[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::ops::Range;
@@ -148,8 +150,14 @@ impl Packed {
             return;
         }
         let groups = &self.data[groups.start * group..groups.end * group];
+        let n = tokens.len();
         let job = Job { layout: &self.layout, groups, group, acts, tokens };
         match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if vnni::available() => {
+                let done = vnni::run(&job, sums);
+                x86::run(&Job { groups: &groups[done * group..], ..job }, &mut sums[done * n * ROWS..]);
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx512 if isa.available() => x86::run(&job, sums),
             _ => plain::run(&job, sums),

@@ -49,7 +49,8 @@ pub(crate) fn run_all(pool: &Pool, isa: Isa, products: &[Product<'_>]) {
         let blocks = p.acts.tokens.div_ceil(TOKENS);
         let per_block = p.acts.tokens.div_ceil(blocks);
         let share = (wanted * work(p)).div_ceil(total.max(1)).div_ceil(blocks).max(1);
-        let mut per_chunk = p.groups.len().div_ceil(share);
+        // Kernels may take groups two by two.
+        let mut per_chunk = p.groups.len().div_ceil(share).next_multiple_of(2);
         if p.acts.tokens > 8 {
             per_chunk = per_chunk.min(GROUPS * TOKENS / per_block.max(16));
         }
