@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use oxiline_graph::protocol::llm::{ContextFull, Generate, Llm, OpenLlm, Prompt, Sampling};
+use oxiline_graph::protocol::llm::{ContextFull, Generate, Grammar, Llm, OpenLlm, Prompt, Sampling};
 use oxiline_graph::{ActorConfig, ActorHandle, Error, Load, Model, Result};
+use oxiline_language::grammar;
 use serde_json::{Map, Value};
 
 /// A key of [`EngineOptions::set`].
@@ -52,6 +53,8 @@ pub const KEYS: &[Key] = &[
     key("seed", "seed of the draws; random: a fresh one each turn"),
     key("max_tokens", "most tokens of an answer"),
     key("stop", "the answer ends before this text; set it again for more; empty: none"),
+    key("json_schema", "the answer is JSON that this schema allows: the schema or its file; empty: none"),
+    key("regex", "the answer matches this regular expression as a whole; empty: none"),
     key("ignore_end", "end tokens do not end the answer: true, false"),
     key("logprobs", "log-probabilities of so many tokens at each place"),
     key("show_tokens", "tell every token, special ones included: true, false"),
@@ -69,6 +72,7 @@ pub struct EngineOptions {
     sampling: Sampling,
     max_tokens: Option<usize>,
     stop: Vec<String>,
+    grammar: Option<Grammar>,
     ignore_end: bool,
     logprobs: Option<usize>,
     tokens: bool,
@@ -134,6 +138,9 @@ impl EngineOptions {
             "max_tokens" => self.max_tokens = Some(whole(&name, value, 0, 1 << 28)?),
             "stop" if value.is_empty() => self.stop.clear(),
             "stop" => self.stop.push(value.to_string()),
+            "json_schema" | "regex" if value.is_empty() => self.grammar = None,
+            "json_schema" => self.grammar = Some(grammar::json_schema(value)?),
+            "regex" => self.grammar = Some(grammar::regex(value)?),
             "ignore_end" => self.ignore_end = truth(&name, value)?,
             "logprobs" => self.logprobs = Some(whole(&name, value, 0, 1000)?),
             "show_tokens" => self.tokens = truth(&name, value)?,
@@ -187,6 +194,7 @@ impl EngineOptions {
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             ignore_end: self.ignore_end,
+            grammar: self.grammar.clone(),
             logprobs: self.logprobs,
             tokens: self.tokens || self.logprobs.is_some(),
         }
@@ -310,6 +318,7 @@ mod tests {
             ("system", "x"),
             ("stop", "x"),
             ("typical", "0.5"),
+            ("json_schema", "{}"),
             ("top_p", "0.5"),
             ("min_p", "0.5"),
             ("xtc_probability", "0.5"),
@@ -345,6 +354,9 @@ mod tests {
             ("context_full", "shift", "drop-oldest"),
             ("think", "perhaps", "true or false"),
             ("repeat_penalty", "0", "from 0.01"),
+            ("json_schema", "{\"type\": 7}", "JSON schema"),
+            ("json_schema", "no/such/file", "cannot be read"),
+            ("regex", "(", "regular expression"),
         ];
         for (key, value, want) in cases {
             let error = options.set(key, value).unwrap_err().to_string();

@@ -5,6 +5,7 @@
 pub mod chat;
 pub mod decoder;
 pub mod families;
+pub mod grammar;
 pub mod llm;
 pub mod sample;
 pub mod tools;

@@ -89,6 +89,12 @@ pub struct Answer {
     /// The answer ends before this text (may be given again)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
+    /// The answer is JSON that this JSON schema allows: a file, or the schema itself
+    #[arg(long, value_name = "SCHEMA", conflicts_with = "regex")]
+    pub json_schema: Option<String>,
+    /// The answer matches this regular expression as a whole
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
+    pub regex: Option<String>,
     /// End tokens do not end the answer
     #[arg(long)]
     pub ignore_end: bool,

@@ -102,6 +102,8 @@ fn options(args: &Chat, common: &Common) -> Result<EngineOptions> {
         set(&key.replace('_', "-"), &Some(value.to_string()))?;
     }
     set("logprobs", &a.logprobs)?;
+    set("json-schema", &a.json_schema)?;
+    set("regex", &a.regex)?;
     set("context", &w.context)?;
     set("context-full", &w.context_full)?;
     set("kv", &w.kv)?;

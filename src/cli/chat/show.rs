@@ -202,7 +202,7 @@ pub fn line(turn: &Turn, context: Option<usize>) -> String {
         Finish::Length => text.push_str("; cut at --max-tokens"),
         Finish::Context => text.push_str("; cut: the context is full"),
         Finish::Cancelled => text.push_str("; stopped"),
-        Finish::End | Finish::Stop | Finish::Nothing => {}
+        Finish::End | Finish::Stop | Finish::Complete | Finish::Nothing => {}
     }
     text + "]"
 }

@@ -85,6 +85,18 @@ pub struct Generate {
     pub logprobs: Option<usize>,
     /// A reply for every token, special ones included ([`LlmReply::Token`]).
     pub tokens: bool,
+    /// The answer keeps to this. A thought that the prompt has opened stays free.
+    pub grammar: Option<Grammar>,
+}
+
+/// What an answer has to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grammar {
+    /// JSON that a JSON schema allows.
+    JsonSchema(serde_json::Value),
+    /// Text that matches a regular expression as a whole.
+    Regex(String),
 }
 
 /// What the model is given.
@@ -254,6 +266,8 @@ pub enum Finish {
     End,
     /// A stop string.
     Stop,
+    /// The grammar allows nothing more.
+    Complete,
     /// The most tokens asked for.
     Length,
     /// The context is full.

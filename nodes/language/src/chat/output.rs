@@ -127,6 +127,11 @@ impl OutputParser {
                 .is_some_and(|(marks, style)| within(marks) || *style == Style::Gemma && token == QUOTE)
     }
 
+    /// Is what comes now the model's thinking?
+    pub fn is_thinking(&self) -> bool {
+        self.place == Place::Thinking
+    }
+
     /// Adds text.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);

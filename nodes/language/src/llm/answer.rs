@@ -8,6 +8,7 @@ use oxiline_weights::{DecodeStream, Tokenizer};
 
 use super::session::Written;
 use crate::chat::{OutputFormat, OutputParser, Piece};
+use crate::grammar::Constraint;
 use crate::sample::{Sampler, Stop, logprobs};
 
 /// An answer being made.
@@ -16,6 +17,7 @@ pub(super) struct Answer {
     stream: DecodeStream,
     stop: Stop,
     parser: OutputParser,
+    constraint: Option<Constraint>,
     /// Most tokens.
     most: usize,
     ignore_end: bool,
@@ -37,7 +39,14 @@ pub(super) struct Tongue<'a> {
 }
 
 impl Answer {
-    pub fn new(generate: &Generate, tongue: &Tongue<'_>, prompt: &[u32], cached: usize, wait_s: f64) -> Result<Self> {
+    pub fn new(
+        generate: &Generate,
+        tongue: &Tongue<'_>,
+        constraint: Option<Constraint>,
+        prompt: &[u32],
+        cached: usize,
+        wait_s: f64,
+    ) -> Result<Self> {
         let tools = match &generate.prompt {
             Prompt::Chat(chat) => chat.tools.clone(),
             _ => [].into(),
@@ -50,6 +59,7 @@ impl Answer {
             stream: tongue.tokenizer.decode_stream(false),
             stop: Stop::new(&generate.stop),
             parser: format.answer_to(&end, tools),
+            constraint,
             most: generate.max_tokens.unwrap_or(usize::MAX),
             ignore_end: generate.ignore_end,
             logprobs: generate.logprobs,
@@ -97,8 +107,14 @@ impl Answer {
         self.first.get_or_insert_with(Instant::now);
         // Probabilities are told as the model has them, before anything is taken out.
         let raw = self.logprobs.map(|most| (logits.clone(), most));
+        // A thought is free: the grammar is that of the answer.
+        let mut bound = self.constraint.as_mut().filter(|_| !self.parser.is_thinking());
+        if let Some(constraint) = &mut bound {
+            constraint.mask(&mut logits)?;
+        }
         let (prompt, answer) = tokens.split_at(self.prompt);
         let Some(id) = self.sampler.choose(&mut logits, prompt, answer) else { return Ok(Some(Finish::Nothing)) };
+        let complete = bound.map_or(Ok(false), |constraint| constraint.accept(id))?;
         tokens.push(id);
         self.done.ids.push(id);
         self.done.stats.tokens += 1;
@@ -113,7 +129,7 @@ impl Answer {
             reply(LlmReply::Token(TokenInfo { id, text: tokenizer.token_bytes(id).into(), logprob, top }));
         }
         let end = tokenizer.is_end(id);
-        if end && !self.ignore_end {
+        if end && (complete || !self.ignore_end) {
             self.written.ends.push(self.done.text.len());
             return Ok(Some(Finish::End));
         }
@@ -125,6 +141,8 @@ impl Answer {
         self.written.ends.push(self.done.text.len());
         Ok(if self.stop.met() {
             Some(Finish::Stop)
+        } else if complete {
+            Some(Finish::Complete)
         } else if self.done.ids.len() >= self.most {
             Some(Finish::Length)
         } else if tokens.len() >= limit {

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use oxiline_graph::protocol::llm::{Chat, ContextFull, Finish, Generate, LlmReply, LlmRequest, OpenLlm, Prompt};
+use oxiline_graph::protocol::llm::{
+    Chat, ContextFull, Finish, Generate, Grammar, LlmReply, LlmRequest, OpenLlm, Prompt,
+};
 use oxiline_graph::{Error, Result, bail};
 use oxiline_weights::Tokenizer;
 
@@ -13,6 +15,7 @@ use super::prefix::Prefixes;
 use super::session::{LlmSession, Slot};
 use crate::chat::{ChatTemplate, OutputFormat};
 use crate::decoder::{CausalLm, SequenceState, Span, Want};
+use crate::grammar::{Constraint, Vocabulary};
 use crate::sample;
 
 /// A step gives others a turn after this long.
@@ -68,6 +71,8 @@ pub(super) struct Core<M: CausalLm> {
     clock: u64,
     /// Positions of prompts computed a second, as measured.
     rate: Option<f64>,
+    /// The vocabulary as grammars need it, once one was asked for.
+    vocabulary: Option<Vocabulary>,
 }
 
 /// A request in a step, whatever carries it.
@@ -114,6 +119,7 @@ impl<M: CausalLm> Core<M> {
             slots: Vec::new(),
             clock: 0,
             rate: None,
+            vocabulary: None,
         })
     }
 
@@ -217,6 +223,7 @@ impl<M: CausalLm> Core<M> {
 
     fn begin_answer(&mut self, task: &mut dyn Task<M::State>, generate: &Generate) -> Result<()> {
         sample::check(&generate.sampling)?;
+        let constraint = generate.grammar.as_ref().map(|grammar| self.constraint(grammar)).transpose()?;
         let wait = task.waited().as_secs_f64();
         let session = task.session();
         let (ids, text, dropped) = self.prompt(&generate.prompt, session)?;
@@ -236,7 +243,7 @@ impl<M: CausalLm> Core<M> {
         let cached = slot.state.len();
         drop(slot);
         let tongue = Tongue { tokenizer: &self.tokenizer, format: self.format };
-        let answer = Answer::new(generate, &tongue, &ids, cached, wait)?;
+        let answer = Answer::new(generate, &tongue, constraint, &ids, cached, wait)?;
         session.turn += 1;
         session.last = None;
         let nothing = answer.wants_nothing();
@@ -246,6 +253,14 @@ impl<M: CausalLm> Core<M> {
             Self::end(task, Finish::Length);
         }
         Ok(())
+    }
+
+    fn constraint(&mut self, grammar: &Grammar) -> Result<Constraint> {
+        let vocabulary = match self.vocabulary.take() {
+            Some(vocabulary) => vocabulary,
+            None => Vocabulary::new(&self.tokenizer, self.model.vocab())?,
+        };
+        Constraint::new(grammar, self.vocabulary.insert(vocabulary))
     }
 
     /// Ids and text of the whole context a prompt asks for, and how many turns were left out.

@@ -8,7 +8,7 @@ mod options;
 mod prefix;
 mod session;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use actor::{LlmModel, tokenizer};
 pub use node::{LlmChat, LlmGenerate};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use oxiline_graph::payload::{Event, Text};
 use oxiline_graph::protocol::llm::{
-    Chat, ContextFull, Finish, Generate, Llm, LlmDone, LlmReply, LlmRequest, OpenLlm, Prompt, Sampling,
+    Chat, ContextFull, Finish, Generate, Grammar, Llm, LlmDone, LlmReply, LlmRequest, OpenLlm, Prompt, Sampling,
 };
 use oxiline_graph::{
     Error, Header, Incoming, Input, Io, Mark, ModelRef, Node, Output, PortType, Result, Session, Setup, Timed, bail,
@@ -31,6 +31,10 @@ pub struct LlmGenerateOptions {
     pub stop: Vec<String>,
     /// Most positions of the context, prompt and answer together; the model's own when left out.
     pub context: Option<usize>,
+    /// Answers are JSON that this schema allows: the schema, or the name of its file.
+    pub json_schema: Option<Value>,
+    /// Answers match this regular expression.
+    pub regex: Option<String>,
     /// 0: always the most probable token.
     pub temperature: f32,
     /// More ways to choose tokens.
@@ -47,6 +51,8 @@ impl Default for LlmGenerateOptions {
             think: None,
             stop: Vec::new(),
             context: None,
+            json_schema: None,
+            regex: None,
             temperature: 0.0,
             sampling: Sampling::default(),
         }
@@ -77,6 +83,10 @@ pub struct LlmChatOptions {
     pub think: Option<bool>,
     /// Answers end before any of these texts.
     pub stop: Vec<String>,
+    /// Answers are JSON that this schema allows: the schema, or the name of its file.
+    pub json_schema: Option<Value>,
+    /// Answers match this regular expression.
+    pub regex: Option<String>,
     /// 0: always the most probable token.
     pub temperature: f32,
     /// More ways to choose tokens.
@@ -91,6 +101,8 @@ impl Default for LlmChatOptions {
             max_tokens: 1024,
             think: None,
             stop: Vec::new(),
+            json_schema: None,
+            regex: None,
             temperature: 0.0,
             sampling: Sampling::default(),
         }
@@ -219,6 +231,7 @@ impl<'a> Voice<'a> {
 pub struct LlmGenerate {
     options: LlmGenerateOptions,
     sampling: Sampling,
+    grammar: Option<Grammar>,
     model: ModelRef<Llm>,
     turn: u64,
 }
@@ -236,7 +249,8 @@ impl Node for LlmGenerate {
         setup.input("prompt", PortType::Text);
         Voice::declare(setup);
         let sampling = sampling(&options.sampling, options.temperature)?;
-        Ok(Self { options, sampling, model: setup.model()?, turn: 0 })
+        let grammar = crate::grammar::of_options(options.json_schema.as_ref(), options.regex.as_deref())?;
+        Ok(Self { options, sampling, grammar, model: setup.model()?, turn: 0 })
     }
 
     fn run(&mut self, io: &Io) -> Result<()> {
@@ -261,6 +275,7 @@ impl Node for LlmGenerate {
                 sampling: self.sampling.clone(),
                 max_tokens: Some(self.options.max_tokens),
                 stop: self.options.stop.clone(),
+                grammar: self.grammar.clone(),
                 ..Generate::default()
             };
             self.turn += 1;
@@ -281,6 +296,7 @@ fn message(role: &str, content: &str) -> Value {
 pub struct LlmChat {
     options: LlmChatOptions,
     sampling: Sampling,
+    grammar: Option<Grammar>,
     model: ModelRef<Llm>,
     /// Kept over cancels: an answer that was interrupted is remembered as far as it got.
     session: Option<Session<Llm>>,
@@ -301,7 +317,17 @@ impl Node for LlmChat {
         setup.optional_input("heard", PortType::Event);
         Voice::declare(setup);
         let sampling = sampling(&options.sampling, options.temperature)?;
-        Ok(Self { options, sampling, model: setup.model()?, session: None, messages: Vec::new(), turn: 0, cut: false })
+        let grammar = crate::grammar::of_options(options.json_schema.as_ref(), options.regex.as_deref())?;
+        Ok(Self {
+            options,
+            sampling,
+            grammar,
+            model: setup.model()?,
+            session: None,
+            messages: Vec::new(),
+            turn: 0,
+            cut: false,
+        })
     }
 
     fn run(&mut self, io: &Io) -> Result<()> {
@@ -377,6 +403,7 @@ impl LlmChat {
             sampling: self.sampling.clone(),
             max_tokens: Some(self.options.max_tokens),
             stop: self.options.stop.clone(),
+            grammar: self.grammar.clone(),
             ..Generate::default()
         };
         self.turn += 1;

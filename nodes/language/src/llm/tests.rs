@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use oxiline_graph::protocol::llm::{
-    Chat, ContextFull, Finish, Generate, LlmDone, LlmMark, LlmReply, LlmRequest, OpenLlm, Prompt, Sampling,
+    Chat, ContextFull, Finish, Generate, Grammar, LlmDone, LlmMark, LlmReply, LlmRequest, OpenLlm, Prompt, Sampling,
 };
 use oxiline_graph::{Error, Result, bail};
 use oxiline_weights::Tokenizer;
@@ -19,13 +19,13 @@ use crate::chat::{ChatTemplate, OutputFormat, Variables};
 use crate::decoder::{CausalLm, SequenceState, Span, Want};
 
 const START: u32 = 256;
-const END: u32 = 257;
-const VOCAB: usize = 258;
+pub(crate) const END: u32 = 257;
+pub(crate) const VOCAB: usize = 258;
 /// Bytes a position is said to take.
 const POSITION: usize = 100;
 
 /// Every byte is a token; two control tokens.
-fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     // Bytes as printable characters, as byte-level tokenizers write them.
     let printable = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
     let mut next = 256;
@@ -542,4 +542,79 @@ fn nonsense_is_refused_and_the_session_lives_on() {
     let run = ok(ask(&mut core, run.session, generate(text("a"), 3)));
     assert_eq!(run.done().ids, expected(&bytes("a"), 3));
     assert!(core.open(OpenLlm { context: Some(1 << 30), full: ContextFull::Error }).is_err());
+}
+
+fn bound(pattern: &str, seed: u64) -> Generate {
+    Generate {
+        prompt: text("go"),
+        grammar: Some(Grammar::Regex(pattern.into())),
+        sampling: Sampling { temperature: 1.5, seed: Some(seed), ..Sampling::default() },
+        max_tokens: Some(60),
+        ..Generate::default()
+    }
+}
+
+#[test]
+fn answers_keep_to_their_own_grammars_side_by_side() {
+    let mut core = core();
+    let patterns = ["[0-9]{4}", "(ab|ba){3}", "x[q-t]*y", "\\{\"n\": -?[1-9]\\}"];
+    let mut runs: Vec<Run> = Vec::new();
+    for (i, pattern) in patterns.iter().enumerate() {
+        let session = open(&mut core);
+        runs.push(Run::new(session, LlmRequest::Generate(Box::new(bound(pattern, i as u64)))));
+    }
+    let free = open(&mut core);
+    runs.push(Run::new(free, generate(text("a"), 20)));
+    finish(&mut core, &mut runs);
+    for (run, pattern) in runs.iter().zip(patterns) {
+        let done = run.done();
+        let t = done.text.as_str();
+        let right = match pattern.as_bytes()[0] {
+            b'[' => t.len() == 4 && t.bytes().all(|b| b.is_ascii_digit()),
+            b'(' => t.len() == 6 && t.as_bytes().chunks(2).all(|two| two == b"ab" || two == b"ba"),
+            b'x' => t.starts_with('x') && (t.ends_with('y') || done.finish == Finish::Length),
+            _ => serde_json::from_str::<serde_json::Value>(t).is_ok_and(|v| v["n"].is_i64()),
+        };
+        assert!(right, "{pattern}: `{t}`");
+        assert!(matches!(done.finish, Finish::Complete | Finish::Length), "{:?}", done.finish);
+        // Alone it is the same answer.
+        let session = open(&mut core);
+        let at = patterns.iter().position(|p| *p == pattern).unwrap() as u64;
+        let alone = ok(ask(&mut core, session, LlmRequest::Generate(Box::new(bound(pattern, at)))));
+        assert_eq!(alone.done().ids, done.ids);
+    }
+    assert_eq!(runs.last().unwrap().done().ids, expected(&bytes("a"), 20), "others are not bound");
+}
+
+#[test]
+fn a_thought_is_free_and_the_answer_bound() {
+    let think = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>{% endif %}\
+                 {# </think> #}";
+    let template = ChatTemplate::from_source(think, Variables::new()).unwrap();
+    let chats = Chats { template: Some(template), format: OutputFormat::of(think) };
+    let toy = Toy { context: 1 << 20, ..Toy::default() };
+    let limits = Limits { budget: FREE, prefixes: 0, chunk: 64, context: None };
+    let mut core = Core::new(toy, tokenizer(), chats, limits).unwrap();
+    let session = open(&mut core);
+    let generate = Generate {
+        prompt: chat(&[("user", "hm")]),
+        grammar: Some(Grammar::Regex("[0-9]+".into())),
+        max_tokens: Some(30),
+        ..Generate::default()
+    };
+    let run = ok(ask(&mut core, session, LlmRequest::Generate(Box::new(generate))));
+    let done = run.done();
+    assert!(!done.thinking.is_empty() && done.thinking.bytes().all(|b| b.is_ascii_lowercase()), "{done:?}");
+    assert_eq!(done.text, "", "the toy never ends its thought");
+}
+
+#[test]
+fn a_grammar_that_cannot_be_used_leaves_the_session_usable() {
+    let mut core = core();
+    let session = open(&mut core);
+    let run = ask(&mut core, session, LlmRequest::Generate(Box::new(bound("(", 1))));
+    let error = run.result.unwrap().unwrap_err().to_string();
+    assert!(error.starts_with("the regular expression cannot be used"), "{error}");
+    let run = ok(ask(&mut core, run.session, LlmRequest::Generate(Box::new(bound("[0-9]", 1)))));
+    assert_eq!((run.done().text.len(), run.done().finish), (1, Finish::Complete));
 }
