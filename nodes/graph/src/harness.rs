@@ -31,7 +31,7 @@ use crate::item::{EosReason, Item, Mark};
 use crate::model::{Load, Model, ModelKind, ModelSlot};
 use crate::node::{Declared, DynNode, Node, PortDecl, Setup};
 use crate::payload::{Audio, Param, PayloadType, PortType};
-use crate::plan::{Cap, Class, ClockKind, Full, Plan, PlannedEdge, PlannedNode};
+use crate::plan::{Cap, Class, ClockKind, Full, Placement, Plan, PlannedEdge, PlannedNode};
 use crate::run::{RunOptions, Runtime};
 use crate::stats::Summary;
 
@@ -230,7 +230,15 @@ fn form(declared: &PortType, items: &[Item]) -> PortType {
 }
 
 fn edge(from: (usize, usize), to: (usize, usize), cap: u64, ty: PortType) -> PlannedEdge {
-    PlannedEdge { from, to, cap: Cap { items: Some(cap), ..Cap::default() }, full: Full::Block, feedback: false, ty }
+    PlannedEdge {
+        from,
+        to,
+        cap: Cap { items: Some(cap), ..Cap::default() },
+        full: Full::Block,
+        feedback: false,
+        by_turn: false,
+        ty,
+    }
 }
 
 fn planned(
@@ -256,6 +264,7 @@ fn planned(
         bypass: None,
         skip_item_errors: None,
         stall: None,
+        placement: Placement::default(),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::model::{AnyModelKind, ModelSlot};
 use crate::node::{Declared, DynNode, Setup};
 use crate::payload::PortType;
+pub use crate::placement::{Placement, Priority};
 use crate::time::Span;
 
 /// Which clock a graph runs on.
@@ -110,6 +111,8 @@ pub struct PlannedNode {
     pub skip_item_errors: Option<bool>,
     /// Watchdog time; `None`: off.
     pub stall: Option<Duration>,
+    /// Where its thread runs.
+    pub placement: Placement,
 }
 
 /// An edge of the plan.
@@ -125,6 +128,8 @@ pub struct PlannedEdge {
     pub full: Full,
     /// Closes a cycle on purpose.
     pub feedback: bool,
+    /// Joined by turn (`sync = "turn"`): its items of a turn come before those of other inputs.
+    pub by_turn: bool,
     /// The negotiated type.
     pub ty: PortType,
 }

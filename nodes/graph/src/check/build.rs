@@ -9,11 +9,12 @@ use crate::error::{Error, Result};
 use crate::load::draft::{Draft, DraftInput, DraftModel, DraftNode, Endpoint};
 use crate::load::keys;
 use crate::load::message::{Reports, Spot, clip};
-use crate::load::value::{Kind, table_to_json};
+use crate::load::nodekeys;
+use crate::load::value::{Key, Kind, Value, table_to_json};
 use crate::load::{LoadOptions, check_options, option_names};
 use crate::model::{ModelSlot, Whereabouts};
 use crate::node::{Declared, DynNode, Io, PortDecl, Prepare, Setup};
-use crate::plan::{MakeNode, PlannedModel, PlannedNode};
+use crate::plan::{MakeNode, Placement, PlannedModel, PlannedNode};
 
 /// What is left to connect.
 pub(crate) struct Wiring {
@@ -162,17 +163,17 @@ fn make(
     let schema = kind.schema();
     let names = option_names(schema);
     let (mut class, mut class_spot) = (None, node.spot);
+    let mut placement = Placement::default();
     for (key, value) in std::mem::take(&mut node.placement) {
         if names.contains(&key.name.as_str()) {
             node.options.entries.push((key, value));
         } else if key.name == "class" {
             class = keys::word("class", &keys::CLASSES, &value, reports);
             class_spot = key.spot;
+        } else if key.name == "threads" {
+            one_thread(&node, &key, &value, reports);
         } else {
-            reports.warn(
-                key.spot,
-                format!("`{}` of node `{}` is not followed yet; it changes nothing", key.name, node.name),
-            );
+            nodekeys::placement(&node.name, &key, &value, &mut placement, reports);
         }
     }
     let errors = reports.error_count();
@@ -253,8 +254,22 @@ fn make(
         bypass: node.bypass.map(|(b, _)| b),
         skip_item_errors: node.skip_item_errors,
         stall: node.stall,
+        placement,
     });
     Some(node.inputs)
+}
+
+/// `threads` of a node whose kind has no such option.
+fn one_thread(node: &DraftNode, key: &Key, value: &Value, reports: &mut Reports) {
+    if keys::count("threads", 1, value, reports).is_some_and(|n| n > 1) {
+        reports.error(
+            key.spot,
+            format!(
+                "node `{}` works on one thread of its own, as every `{}` does; leave `threads` out",
+                node.name, node.kind
+            ),
+        );
+    }
 }
 
 /// A mistake in the node kind's own code.
@@ -318,6 +333,7 @@ fn stand_in(work: &mut Work<'_>, draft: &Draft) {
         bypass: None,
         skip_item_errors: None,
         stall: None,
+        placement: Placement::default(),
     });
 }
 
@@ -351,5 +367,6 @@ pub(crate) fn converter(work: &Work<'_>, kind: &str, name: &str, options: Json) 
         bypass: None,
         skip_item_errors: None,
         stall: Some(std::time::Duration::from_secs(10)),
+        placement: Placement::default(),
     })
 }

@@ -51,11 +51,20 @@ where
         bypass: None,
         skip_item_errors: None,
         stall: None,
+        placement: Placement::default(),
     }
 }
 
 pub fn edge(from: (usize, usize), to: (usize, usize), cap: u64, full: Full) -> PlannedEdge {
-    PlannedEdge { from, to, cap: Cap { items: Some(cap), ..Cap::default() }, full, feedback: false, ty: PortType::Text }
+    PlannedEdge {
+        from,
+        to,
+        cap: Cap { items: Some(cap), ..Cap::default() },
+        full,
+        feedback: false,
+        by_turn: false,
+        ty: PortType::Text,
+    }
 }
 
 pub fn plan(nodes: Vec<PlannedNode>, edges: Vec<PlannedEdge>) -> Plan {
