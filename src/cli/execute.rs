@@ -28,7 +28,8 @@ impl Session {
     pub fn new(common: &Common, progress: bool, show: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         let quiet = quiet(common);
         let bar = Bar::new(progress && !quiet);
-        let options = RunOptions { stats: common.stats.is_some(), threads: None, observer: Some(bar.observer(show)) };
+        let stats = common.stats.is_some();
+        let options = RunOptions { stats, observer: Some(bar.observer(show)), ..RunOptions::default() };
         Self { runtime: Runtime::new(options), bar, stats: common.stats, quiet, began: Instant::now() }
     }
 
