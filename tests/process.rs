@@ -24,7 +24,8 @@ fn a_long_clip_stays_under_the_worst_case_that_was_declared() {
     // "memory of queues and nodes: 46.4 MiB where it is known; not known for ..."
     let bound = checked.split("memory of queues and nodes: ").nth(1).expect("a bound").split(" MiB").next();
     let declared: f64 = bound.expect("MiB").parse().expect("a number");
-    assert!(checked.contains("64 kB a second of sound"), "{checked}");
+    // And what has no bound grows with the clip: its samples, and (80 bins in this model) its features.
+    assert!(checked.contains("64 kB a second of sound, and 32 to 51 kB of its features"), "{checked}");
     let peak = |seconds: usize| -> f64 {
         let (wav, out) = (dir.path().join("clip.wav"), dir.path().join("out.srt"));
         // Speech every half minute, so that every part of the graph works; seconds of silence between.
@@ -43,7 +44,7 @@ fn a_long_clip_stays_under_the_worst_case_that_was_declared() {
     };
     let (base, seconds) = (peak(30), 1200);
     let long = peak(seconds);
-    let allowed = declared * 1_048_576.0 + 64_000.0 * seconds as f64;
+    let allowed = declared * 1_048_576.0 + 96_000.0 * seconds as f64;
     assert!(long <= base + allowed, "{long} bytes at most, {base} for 30 s, {allowed} declared");
 }
 
