@@ -14,6 +14,7 @@ mod mp4_edits;
 mod mpeg;
 mod nodes;
 mod place;
+mod promise;
 mod reader;
 pub mod resample;
 mod sniff;

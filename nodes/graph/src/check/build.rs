@@ -317,24 +317,9 @@ fn stand_in(work: &mut Work<'_>, draft: &Draft) {
     let declared = Declared { outputs: outputs.collect(), ..Declared::default() };
     work.by_name.insert("port".into(), work.nodes.len());
     work.spots.push(draft.ports_in[0].2);
-    work.nodes.push(PlannedNode {
-        name: "port".into(),
-        kind: "port".into(),
-        inserted: true,
-        node: Box::new(StandIn(name.clone())),
-        make: Arc::new(move |_| Ok(Box::new(StandIn(name.clone())) as Box<dyn DynNode>)),
-        input_types: Vec::new(),
-        output_types: declared.outputs.iter().map(|p| p.ty.clone()).collect(),
-        declared,
-        model: None,
-        scope: None,
-        cancels: Vec::new(),
-        restart: None,
-        bypass: None,
-        skip_item_errors: None,
-        stall: None,
-        placement: Placement::default(),
-    });
+    let node = Box::new(StandIn(name.clone()));
+    let make: MakeNode = Arc::new(move |_| Ok(Box::new(StandIn(name.clone())) as Box<dyn DynNode>));
+    work.nodes.push(PlannedNode { inserted: true, make, ..PlannedNode::bare("port", "port", node, declared) });
 }
 
 /// Options of a converter the loader puts in.
@@ -351,22 +336,6 @@ pub(crate) fn converter(work: &Work<'_>, kind: &str, name: &str, options: Json) 
     if declared.inputs.len() != 1 || declared.outputs.len() != 1 {
         return Err(Error::msg(format_args!("`{kind}` is no converter: it has not one input and one output")));
     }
-    Ok(PlannedNode {
-        name: name.into(),
-        kind: kind.into(),
-        inserted: true,
-        node,
-        make,
-        input_types: vec![None],
-        output_types: declared.outputs.iter().map(|p| p.ty.clone()).collect(),
-        declared,
-        model: None,
-        scope: None,
-        cancels: Vec::new(),
-        restart: None,
-        bypass: None,
-        skip_item_errors: None,
-        stall: Some(std::time::Duration::from_secs(10)),
-        placement: Placement::default(),
-    })
+    let stall = Some(std::time::Duration::from_secs(10));
+    Ok(PlannedNode { inserted: true, make, stall, ..PlannedNode::bare(name, kind, node, declared) })
 }
