@@ -246,9 +246,7 @@ fn rounds() -> usize {
 fn cut_files_give_what_they_hold_and_say_so() {
     let dir = tempfile::tempdir().unwrap();
     // Whether the reader can know that something is missing depends on the container.
-    for (name, full, told) in
-        [("s16.wav", 2000, true), ("cbr.mp3", 22_050, false), ("a.ogg", 22_050, true), ("alac.m4a", 2000, false)]
-    {
+    for (name, full, told) in [("s16.wav", 2000, true), ("cbr.mp3", 22_050, false), ("alac.m4a", 2000, false)] {
         let mut bytes = std::fs::read(fixture(name)).unwrap();
         bytes.truncate(bytes.len() * 7 / 10);
         let path = dir.path().join(name);
