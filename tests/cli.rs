@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{clip, json, oxiline, recipe, root, run, sentence, speech, stdout, write_wav};
+use common::{clip, json, recipe, root, run, sentence, speech, stdout, write_wav};
 use serde_json::Value;
 
 fn path(p: &Path) -> &str {
@@ -256,26 +256,4 @@ fn known_models_and_devices_are_listed() {
     assert!(stdout(&run(["models", "list", "--known"])).contains("openai/whisper-base"));
     let devices: Value = serde_json::from_str(&stdout(&run(["devices", "--json"]))).expect("JSON");
     assert!(devices["compute"][0]["cores"].as_u64().is_some_and(|n| n > 0));
-}
-
-#[cfg(unix)]
-#[test]
-fn an_interrupt_keeps_what_is_finished_as_a_part() {
-    let dir = tempfile::tempdir().expect("folder");
-    let (wav, out) = (dir.path().join("clip.wav"), dir.path().join("out.srt"));
-    // Long enough that the signal comes before the end on any machine.
-    write_wav(&wav, &recipe("long").repeat(40));
-    let child = oxiline()
-        .args(["transcribe", path(&wav), "--model", &model(), "-o", path(&out), "--keep-all"])
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("started");
-    let partly = dir.path().join("out.srt.partial");
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
-    assert!(kill.success());
-    let output = child.wait_with_output().expect("ended");
-    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!out.exists(), "a part must not look whole");
-    assert!(partly.exists(), "what was finished is kept: {}", String::from_utf8_lossy(&output.stderr));
 }

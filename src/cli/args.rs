@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use oxiline::media::caption::Format;
 
 /// Local AI as streaming media pipelines: actor nodes, bounded channels, graphs in TOML.
 #[derive(Debug, Parser)]
@@ -90,7 +91,7 @@ pub struct Transcribe {
     #[arg(long)]
     pub word_timestamps: bool,
     /// Output format
-    #[arg(long, short, value_name = "FORMAT", value_enum)]
+    #[arg(long, short, value_name = "FORMAT", value_parser = caption_format())]
     pub format: Option<Format>,
     /// The same as `--format json`
     #[arg(long, conflicts_with = "format")]
@@ -207,48 +208,11 @@ pub enum QuantArg {
     Q8,
 }
 
-/// Caption formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)]
-pub enum Format {
-    Text,
-    Srt,
-    Vtt,
-    Json,
-    Tsv,
-    Lrc,
-}
-
-impl Format {
-    /// The word of the graph file.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Srt => "srt",
-            Self::Vtt => "vtt",
-            Self::Json => "json",
-            Self::Tsv => "tsv",
-            Self::Lrc => "lrc",
-        }
-    }
-
-    /// The usual file extension.
-    pub fn extension(self) -> &'static str {
-        if self == Self::Text { "txt" } else { self.word() }
-    }
-
-    /// The format a file name asks for.
-    pub fn of_path(path: &str) -> Option<Self> {
-        Some(match path.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
-            "txt" | "text" => Self::Text,
-            "srt" => Self::Srt,
-            "vtt" => Self::Vtt,
-            "json" => Self::Json,
-            "tsv" => Self::Tsv,
-            "lrc" => Self::Lrc,
-            _ => return None,
-        })
-    }
+/// A caption format by name.
+fn caption_format() -> impl clap::builder::TypedValueParser<Value = Format> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(Format::ALL.map(|(name, _)| name))
+        .try_map(|name| Format::by_name(&name).ok_or("no format"))
 }
 
 /// `oxiline run`

@@ -20,6 +20,8 @@ pub struct Session {
     bar: Bar,
     stats: Option<Stats>,
     quiet: bool,
+    /// Notes say which graph they are about.
+    named: bool,
     began: Instant,
 }
 
@@ -28,8 +30,14 @@ impl Session {
     pub fn new(common: &Common, progress: bool, show: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         let quiet = quiet(common);
         let bar = Bar::new(progress && !quiet);
-        let options = RunOptions { stats: common.stats.is_some(), threads: None, observer: Some(bar.observer(show)) };
-        Self { runtime: Runtime::new(options), bar, stats: common.stats, quiet, began: Instant::now() }
+        let stats = common.stats.is_some();
+        let options = RunOptions { stats, observer: Some(bar.observer(show)), ..RunOptions::default() };
+        Self { runtime: Runtime::new(options), bar, stats: common.stats, quiet, named: false, began: Instant::now() }
+    }
+
+    /// Notes begin with the name of their graph, for there are several.
+    pub fn naming(self, named: bool) -> Self {
+        Self { named, ..self }
     }
 
     /// Runs the graphs beside each other to their ends and says what a person should know.
@@ -65,8 +73,13 @@ impl Session {
             match self.stats {
                 Some(Stats::Json) => say(end_line(summary, self.began.elapsed().as_secs_f64())),
                 Some(Stats::Summary) => say(table(summary)),
-                None if !self.quiet => summary.notes.iter().for_each(say),
-                None => {}
+                None if self.quiet => {}
+                // A note that quotes the name says it already.
+                None if self.named => summary.notes.iter().for_each(|note| match note.contains(&summary.graph) {
+                    true => say(note),
+                    false => say(format_args!("{}: {note}", summary.graph)),
+                }),
+                None => summary.notes.iter().for_each(say),
             }
             if !summary.conserved {
                 return Err(Error::msg(format_args!(

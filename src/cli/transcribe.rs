@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use oxiline::graph::plan::Plan;
 use oxiline::graph::{Error, Registry, Result};
+use oxiline::media::Source;
+use oxiline::media::caption::Format;
 
-use super::args::{Common, Decode, Format, LoadArgs, PrecisionArg, QuantArg, Transcribe};
+use super::args::{Common, Decode, LoadArgs, PrecisionArg, QuantArg, Transcribe};
 use super::execute::Session;
 use super::{Outcome, models, print, say};
 
@@ -21,6 +23,8 @@ pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
         oxiline::speech::whisper::language::code(language)?;
     }
     let jobs = jobs(&args)?;
+    // Before a model is fetched and loaded.
+    jobs.iter().try_for_each(|job| Source::exists(&job.input))?;
     let folder = models::fetch(&args.model, common)?;
     if args.download_only {
         print(folder.display())?;
@@ -39,12 +43,12 @@ pub fn run(args: Transcribe, common: &Common) -> Result<Outcome> {
                 print(format_args!("==> {} <==", job.input))?;
             }
             let mut plan = plan(&registry, &args, &folder, job)?;
-            if some.len() > 1 {
+            if jobs.len() > 1 {
                 plan.name = job.input.as_str().into();
             }
             plans.push(plan);
         }
-        let session = Session::new(common, !to_terminal, |node| node == "asr");
+        let session = Session::new(common, !to_terminal, |node| node == "asr").naming(jobs.len() > 1);
         match session.run(plans, false)? {
             Outcome::Done => {}
             Outcome::Stopped => return Ok(Outcome::Stopped),
@@ -116,7 +120,7 @@ fn plan(registry: &Registry, args: &Transcribe, folder: &Path, job: &Job) -> Res
     let mut sets = vec![
         text("input", &job.input),
         text("output", &job.output),
-        text("format", job.format.word()),
+        text("format", job.format.name()),
         text("model", &folder.to_string_lossy()),
         raw("nodes.captions.max_line", args.max_line),
     ];

@@ -70,6 +70,7 @@ pub(crate) fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Ve
             name: format!("{}.{from_port} → {}.{to_port}", from.name, to.name),
             scope: from.scope,
             feedback: edge.feedback,
+            by_turn: edge.by_turn,
         });
     }
     let clock = crate::clock::clock(plan.clock);
@@ -99,10 +100,12 @@ pub(crate) fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Ve
             source: all_inputs.is_empty(),
             inputs,
             outputs,
+            joins_turns: all_inputs.iter().any(|&l| edges[l].by_turn),
             all_inputs,
             scope: node.scope,
             cancels: node.cancels,
             stall: node.stall,
+            placement: node.placement,
             epoch: AtomicU32::new(0),
             stop_seen: AtomicBool::new(false),
             settings: AtomicBool::new(false),
@@ -137,6 +140,7 @@ pub(crate) fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Ve
         lockstep,
         slots,
         stats: options.stats,
+        stop_at: options.stop_at.clone(),
         drain: plan.drain,
         observer: options.observer.clone(),
         stopping: AtomicBool::new(false),

@@ -23,11 +23,15 @@ use crate::item::{EosReason, Header, Item, Mark};
 use crate::link::{Link, Push};
 use crate::node::Declared;
 use crate::payload::PortType;
-use crate::plan::Full;
+use crate::plan::Placement;
 use crate::time::Nanos;
 
 mod control;
 mod schedule;
+mod select;
+
+pub(crate) use select::needs_lockstep;
+use select::{Select, select, select_by_turn};
 
 /// What does not change about a node while it runs, and what is read without the lock.
 pub(crate) struct NodeInfo {
@@ -45,6 +49,9 @@ pub(crate) struct NodeInfo {
     pub cancels: Vec<usize>,
     pub skip_errors: bool,
     pub stall: Option<Duration>,
+    pub placement: Placement,
+    /// An input of it is joined by turn.
+    pub joins_turns: bool,
     /// The epoch of its scope that the node works in.
     pub epoch: AtomicU32,
     /// It has asked whether the graph is stopping and was told so.
@@ -67,6 +74,8 @@ pub(crate) struct EdgeInfo {
     pub scope: Option<usize>,
     /// It closes a cycle: it does not keep its consumer alive.
     pub feedback: bool,
+    /// Its consumer joins it by turn.
+    pub by_turn: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +157,8 @@ pub(crate) struct NodeState {
     /// (statistics).
     pub service: Option<Histogram>,
     pub serving: Option<(Instant, u64)>,
+    /// Heap allocations of its thread and their bytes, once it has ended (where they are counted).
+    pub allocations: Option<(u64, u64)>,
 }
 
 impl NodeState {
@@ -181,6 +192,7 @@ impl NodeState {
             pausing: Vec::new(),
             service: None,
             serving: None,
+            allocations: None,
         }
     }
 }
@@ -213,6 +225,7 @@ pub(crate) struct Engine {
     pub lockstep: bool,
     pub slots: usize,
     pub stats: bool,
+    pub stop_at: Option<crate::run::StopAt>,
     pub drain: Duration,
     pub observer: Option<crate::run::Observer>,
     pub stopping: AtomicBool,
@@ -260,37 +273,6 @@ pub(crate) enum Taken {
     Nothing,
 }
 
-enum Select {
-    Take(usize),
-    Wait,
-    Ended,
-}
-
-/// The link to take from: smallest media time, then order; an empty open link holds back
-/// whatever its next item could still come before.
-fn select(links: &[Link], order: &[usize]) -> Select {
-    let mut best: Option<((Nanos, u64), usize, usize)> = None;
-    let mut open = false;
-    for (rank, &l) in order.iter().enumerate() {
-        let link = &links[l];
-        if link.end().is_some() {
-            continue;
-        }
-        open = true;
-        if let Some(key) = link.head_key()
-            && best.is_none_or(|(least, ..)| key < least)
-        {
-            best = Some((key, rank, l));
-        }
-    }
-    let Some((key, rank, l)) = best else { return if open { Select::Wait } else { Select::Ended } };
-    let held = order.iter().enumerate().any(|(other, &o)| {
-        let link = &links[o];
-        link.end().is_none() && link.is_empty() && (link.next_key(), other) < (key, rank)
-    });
-    if held { Select::Wait } else { Select::Take(l) }
-}
-
 impl Engine {
     pub fn lock(&self) -> Locked<'_> {
         let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,6 +288,20 @@ impl Engine {
     pub fn scope_cancelled(&self, me: usize) -> bool {
         let info = &self.nodes[me];
         self.epoch(info.scope).is_some_and(|epoch| epoch != info.epoch.load(SeqCst))
+    }
+
+    /// Counts a step of the engine, and stops the graph there if that was asked for.
+    pub fn step(&self, st: &mut Locked<'_>) {
+        let Some(stop) = &self.stop_at else { return };
+        if stop.steps.fetch_add(1, SeqCst) != stop.step || self.cancelled.load(SeqCst) {
+            return;
+        }
+        if stop.hard {
+            st.cancel_all();
+            st.schedule();
+        } else {
+            st.stop_gracefully();
+        }
     }
 
     /// Must this node unwind?
@@ -332,6 +328,7 @@ impl Engine {
             st.nodes[me].service.get_or_insert_default().add(nanos, seq);
         }
         loop {
+            self.step(&mut st);
             self.check(me)?;
             st = self.hold(st, me);
             self.check(me)?;
@@ -340,7 +337,11 @@ impl Engine {
                     st.room(l);
                 }
             }
-            match select(&st.links, order) {
+            let next = match port {
+                None if info.joins_turns => select_by_turn(&st.links, order, &self.edges),
+                _ => select(&st.links, order),
+            };
+            match next {
                 Select::Ended => return Ok(Taken::Ended),
                 Select::Take(_) if !granted => {
                     granted = true;
@@ -422,6 +423,7 @@ impl Engine {
             self.sleep_until(me, header.pts)?;
         }
         let mut st = self.lock();
+        self.step(&mut st);
         self.check_emit(me, &item)?;
         st = self.hold(st, me);
         self.check_emit(me, &item)?;
@@ -455,6 +457,7 @@ impl Engine {
             let counts = st.links[l].counts_mut();
             counts.blocked += 1;
             counts.blocked_ns += u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.step(&mut st);
             for (l, one) in std::mem::take(&mut full) {
                 self.check_emit(me, &one)?;
                 self.offer(&mut st, l, one, &mut full)?;
@@ -519,6 +522,7 @@ impl Engine {
     pub fn sleep_until(&self, me: usize, at: Nanos) -> Result<()> {
         let mut st = self.lock();
         loop {
+            self.step(&mut st);
             self.check(me)?;
             st.nodes[me].ops += 1;
             let timeout = match self.clock.until(at) {
@@ -592,9 +596,4 @@ impl Engine {
         let reason = EosReason::Failed { node: self.nodes[me].name.clone(), error: Arc::from(sentence) };
         st.finish(me, &reason, NodeEnd::Failed(sentence.to_string()));
     }
-}
-
-/// Must a graph with these edges run in lockstep on a virtual clock?
-pub(crate) fn needs_lockstep(policies: impl IntoIterator<Item = Full>, cancels: bool) -> bool {
-    cancels || policies.into_iter().any(|full| full != Full::Block)
 }

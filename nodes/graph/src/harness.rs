@@ -22,7 +22,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::actor::{self, ActorConfig, AnyActor};
 use crate::error::{Error, Result};
@@ -31,7 +30,7 @@ use crate::item::{EosReason, Item, Mark};
 use crate::model::{Load, Model, ModelKind, ModelSlot};
 use crate::node::{Declared, DynNode, Node, PortDecl, Setup};
 use crate::payload::{Audio, Param, PayloadType, PortType};
-use crate::plan::{Cap, Class, ClockKind, Full, Plan, PlannedEdge, PlannedNode};
+use crate::plan::{Class, ClockKind, Full, Plan, PlannedEdge, PlannedNode};
 use crate::run::{RunOptions, Runtime};
 use crate::stats::Summary;
 
@@ -195,19 +194,7 @@ impl Harness {
         tested.kind = Arc::from(self.kind);
         tested.skip_item_errors = self.skip;
         nodes.insert(0, tested);
-        let plan = Plan {
-            name: Arc::from("harness"),
-            clock: self.clock,
-            drain: Duration::from_secs(10),
-            restart: None,
-            stays: false,
-            nodes,
-            edges,
-            models: Vec::new(),
-            scopes: Vec::new(),
-            worst_case_bytes: None,
-            notes: Vec::new(),
-        };
+        let plan = Plan { clock: self.clock, ..Plan::of("harness", nodes, edges) };
         let summary = Runtime::isolated(RunOptions { stats: true, ..RunOptions::default() }).start(plan)?.wait();
         let (ports, ends) = std::mem::take(&mut *collected.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Outputs { ports, ends, summary })
@@ -230,7 +217,7 @@ fn form(declared: &PortType, items: &[Item]) -> PortType {
 }
 
 fn edge(from: (usize, usize), to: (usize, usize), cap: u64, ty: PortType) -> PlannedEdge {
-    PlannedEdge { from, to, cap: Cap { items: Some(cap), ..Cap::default() }, full: Full::Block, feedback: false, ty }
+    PlannedEdge::of(from, to, cap, Full::Block, ty)
 }
 
 fn planned(
@@ -240,23 +227,7 @@ fn planned(
     input_types: Vec<Option<PortType>>,
     output_types: Vec<PortType>,
 ) -> PlannedNode {
-    PlannedNode {
-        name: Arc::from(name),
-        kind: Arc::from("harness"),
-        inserted: false,
-        node,
-        make: Arc::new(|_| Err(Error::msg("the harness makes its node once"))),
-        declared,
-        input_types,
-        output_types,
-        model: None,
-        scope: None,
-        cancels: Vec::new(),
-        restart: None,
-        bypass: None,
-        skip_item_errors: None,
-        stall: None,
-    }
+    PlannedNode { input_types, output_types, ..PlannedNode::bare(name, "harness", node, declared) }
 }
 
 /// Sends given items.

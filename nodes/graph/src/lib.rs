@@ -27,6 +27,7 @@ pub mod node;
 #[cfg(feature = "oxideav")]
 pub mod oxideav;
 pub mod payload;
+mod placement;
 pub mod plan;
 pub mod protocol;
 pub mod registry;
@@ -48,6 +49,6 @@ pub use model::{AnyModelKind, Call, Job, Load, Model, ModelKind, ModelRef, Model
 pub use node::{Incoming, Input, Io, Node, Output, Prepare, Setup, Timed};
 pub use payload::{Payload, PayloadType, PortType};
 pub use registry::Registry;
-pub use run::{Progress, RunHandle, RunOptions, Runtime, Stopper};
+pub use run::{Progress, RunHandle, RunOptions, Runtime, StopAt, Stopper};
 pub use stats::{Outcome, Stats, Summary};
 pub use time::{Nanos, Span};

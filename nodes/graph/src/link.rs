@@ -118,6 +118,8 @@ pub struct Link {
     /// Media time that nothing to come lies before, and how many items were taken at it.
     bound: Nanos,
     at_bound: u64,
+    /// The smallest turn (segment) the next item can belong to.
+    turn: u64,
     closed: bool,
     sealed: bool,
     end: Option<EosReason>,
@@ -141,6 +143,7 @@ impl Link {
             counts: Counts::default(),
             bound: Nanos::MIN,
             at_bound: 0,
+            turn: 0,
             closed: false,
             sealed: false,
             end: None,
@@ -445,6 +448,16 @@ impl Link {
         (self.bound, self.at_bound)
     }
 
+    /// The turn the head belongs to: its segment, or for what names none that of what came before.
+    pub fn head_turn(&self) -> Option<u64> {
+        self.queue.front().map(|entry| turn_of(&entry.item).map_or(self.turn, |turn| turn.max(self.turn)))
+    }
+
+    /// The smallest turn that the next item can belong to.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
     fn advance(&mut self, to: Nanos, item: bool) {
         if to > self.bound {
             self.bound = to;
@@ -459,6 +472,10 @@ impl Link {
         if let (Item::Gap(gap), Some(last)) = (&mut entry.item, entry.made) {
             let next = self.queue.iter().find_map(|e| e.item.time());
             gap.to = next.map_or(last, |next| gap.to.min(next)).max(last);
+        }
+        let over = matches!(entry.item, Item::Mark(Mark::SegmentEnd { .. }));
+        if let Some(turn) = turn_of(&entry.item) {
+            self.turn = self.turn.max(turn.saturating_add(u64::from(over)));
         }
         match &entry.item {
             Item::Data(header, _) => {
@@ -514,6 +531,14 @@ fn key(payload: &Payload) -> Option<u64> {
     match payload {
         Payload::Transcript(update) => Some(update.0.segment),
         _ => None,
+    }
+}
+
+fn turn_of(item: &Item) -> Option<u64> {
+    match item {
+        Item::Data(header, _) => Some(header.segment).filter(|&segment| segment > 0),
+        Item::Mark(Mark::SegmentStart(id) | Mark::SegmentEnd { id, .. }) => Some(*id),
+        Item::Gap(_) | Item::Mark(_) => None,
     }
 }
 

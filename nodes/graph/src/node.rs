@@ -73,6 +73,8 @@ pub struct Declared {
     pub skips_item_errors: bool,
     /// It looks at [`Io::paused`] itself and is not kept at its next item.
     pub handles_pause: bool,
+    /// It takes its inputs through [`Io::recv_any`] and can have them joined by turn.
+    pub joins_turns: bool,
     /// Options that can be set while it runs.
     pub settable: Vec<&'static str>,
 }
@@ -165,6 +167,12 @@ impl Setup {
     /// members of a paused scope just stop at their next item.
     pub fn handles_pause(&mut self) {
         self.declared.handles_pause = true;
+    }
+    /// The node takes its inputs through [`Io::recv_any`], so that `sync = "turn"` on an edge can join
+    /// them by turn: items of an attachment's edge come before the items of the same segment on other
+    /// edges, and those wait until that segment has ended on every joined edge.
+    pub fn joins_turns(&mut self) {
+        self.declared.joins_turns = true;
     }
     /// An option that can be set while the node runs: it asks [`Io::settings`] before every item.
     pub fn settable(&mut self, option: &'static str) {

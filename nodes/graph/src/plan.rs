@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{AnyModelKind, ModelSlot};
 use crate::node::{Declared, DynNode, Setup};
 use crate::payload::PortType;
+pub use crate::placement::{Placement, Priority};
 use crate::time::Span;
 
 /// Which clock a graph runs on.
@@ -110,6 +111,33 @@ pub struct PlannedNode {
     pub skip_item_errors: Option<bool>,
     /// Watchdog time; `None`: off.
     pub stall: Option<Duration>,
+    /// Where its thread runs.
+    pub placement: Placement,
+}
+
+impl PlannedNode {
+    /// A node by itself: made once, its open types as declared, no model, no scope, nothing that looks
+    /// after it.
+    pub fn bare(name: &str, kind: &str, node: Box<dyn DynNode>, declared: Declared) -> Self {
+        Self {
+            name: name.into(),
+            kind: kind.into(),
+            inserted: false,
+            node,
+            make: Arc::new(|_| Err(Error::msg("this node is made once"))),
+            input_types: vec![None; declared.inputs.len()],
+            output_types: declared.outputs.iter().map(|port| port.ty.clone()).collect(),
+            declared,
+            model: None,
+            scope: None,
+            cancels: Vec::new(),
+            restart: None,
+            bypass: None,
+            skip_item_errors: None,
+            stall: None,
+            placement: Placement::default(),
+        }
+    }
 }
 
 /// An edge of the plan.
@@ -125,8 +153,18 @@ pub struct PlannedEdge {
     pub full: Full,
     /// Closes a cycle on purpose.
     pub feedback: bool,
+    /// Joined by turn (`sync = "turn"`): its items of a turn come before those of other inputs.
+    pub by_turn: bool,
     /// The negotiated type.
     pub ty: PortType,
+}
+
+impl PlannedEdge {
+    /// An edge of `items` items.
+    pub fn of(from: (usize, usize), to: (usize, usize), items: u64, full: Full, ty: PortType) -> Self {
+        let cap = Cap { items: Some(items), ..Cap::default() };
+        Self { from, to, cap, full, feedback: false, by_turn: false, ty }
+    }
 }
 
 /// Class of a model's or node's requests: interactive before live before batch.
@@ -214,4 +252,23 @@ pub struct Plan {
     pub worst_case_bytes: Option<u64>,
     /// Warnings and inserted converters, as sentences, already shown by `graph check`.
     pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// A graph of these nodes and edges on the virtual clock.
+    pub fn of(name: &str, nodes: Vec<PlannedNode>, edges: Vec<PlannedEdge>) -> Self {
+        Self {
+            name: name.into(),
+            clock: ClockKind::Virtual,
+            drain: Duration::from_secs(10),
+            restart: None,
+            nodes,
+            edges,
+            models: Vec::new(),
+            scopes: Vec::new(),
+            stays: false,
+            worst_case_bytes: None,
+            notes: Vec::new(),
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! and makes the [`Summary`].
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,8 +15,10 @@ use crate::assemble::{Model, build};
 use crate::context;
 use crate::engine::{Engine, Locked, NodeEnd, Status, Want};
 use crate::error::{Error, Result};
+use crate::io::Io;
 use crate::item::EosReason;
 use crate::model::Load;
+use crate::placement;
 use crate::plan::Plan;
 use crate::stats::{self, Outcome, Stats, Summary};
 use crate::supervise::{self, Worker};
@@ -67,6 +69,20 @@ pub struct RunOptions {
     pub threads: Option<usize>,
     /// Who is told about progress.
     pub observer: Option<Observer>,
+    /// Fault injection: stops the graph at one of its steps.
+    pub stop_at: Option<StopAt>,
+}
+
+/// Stops a graph at the moment when its engine makes step `step`: a send, a receive, a wait that is
+/// over, the end of a node. With one thread the steps come in the same order in every run.
+#[derive(Debug, Clone, Default)]
+pub struct StopAt {
+    /// Which step, from 0.
+    pub step: u64,
+    /// Cancel everything, instead of letting it drain.
+    pub hard: bool,
+    /// How many steps there have been.
+    pub steps: Arc<AtomicU64>,
 }
 
 /// The model actors of a process, by identity.
@@ -273,6 +289,19 @@ impl RunHandle {
     }
 }
 
+/// Runs the body of a node's thread; with the feature `count-allocations` counts what it allocates.
+#[cfg(feature = "count-allocations")]
+fn counted(engine: &Engine, me: usize, body: impl FnOnce()) {
+    let counts = allocation_counter::measure(body);
+    engine.lock().nodes[me].allocations = Some((counts.count_total, counts.bytes_total));
+}
+
+/// Runs the body of a node's thread.
+#[cfg(not(feature = "count-allocations"))]
+fn counted(_: &Engine, _: usize, body: impl FnOnce()) {
+    body();
+}
+
 fn model_stats(actors: &Actors) -> Vec<stats::ModelStats> {
     actors.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|actor| actor.stats()).collect()
 }
@@ -373,10 +402,15 @@ impl Graph {
             let engine = self.engine.clone();
             let body = move || {
                 context::enter(engine.clone(), me);
+                let refused = placement::place(&engine.nodes[me].placement);
+                if !refused.is_empty() {
+                    let io = Io { engine: engine.clone(), me };
+                    refused.iter().for_each(|why| io.note(format!("node `{}` {why}", engine.nodes[me].name)));
+                }
                 let mut st = engine.lock().park(me, None);
                 st.nodes[me].started_at = Some(Instant::now());
                 drop(st);
-                supervise::run(&engine, me, worker);
+                counted(&engine, me, || supervise::run(&engine, me, worker));
             };
             match std::thread::Builder::new().name(self.engine.nodes[me].name.to_string()).spawn(body) {
                 Ok(thread) => threads.push((me, thread)),

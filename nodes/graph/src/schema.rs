@@ -121,7 +121,8 @@ fn base_defs(defs: &mut Map<String, Json>) {
             "cap": { "$ref": "#/$defs/cap" },
             "full": { "enum": ["block", "drop-oldest", "drop-newest", "latest", "fail"], "default": "block" },
             "feedback": { "type": "boolean", "default": false },
-            "convert": { "type": "boolean" }
+            "convert": { "type": "boolean" },
+            "sync": { "const": "turn" }
         }
     });
     let producers = json!({ "anyOf": [
@@ -180,8 +181,11 @@ fn node_keys() -> Json {
         "on_item_error": { "enum": ["skip", "fail"] },
         "stall": { "anyOf": [{ "const": false }, { "$ref": "#/$defs/duration" }] },
         "threads": { "type": "integer", "minimum": 1 },
-        "cpu": {},
-        "priority": {},
+        "cpu": { "description": "Core or cores its thread may use", "anyOf": [
+            { "type": "integer", "minimum": 0 },
+            { "type": "array", "minItems": 1, "items": { "type": "integer", "minimum": 0 } }
+        ] },
+        "priority": { "enum": ["low", "normal", "high"], "default": "normal" },
         "class": { "enum": ["interactive", "live", "batch"] }
     })
 }

@@ -51,6 +51,10 @@ pub struct NodeStats {
     /// Real time from taking an item to asking for the next (with statistics on).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Percentiles>,
+    /// Heap allocations of the node's thread and their bytes, once it has ended (only in programs built
+    /// with the feature `count-allocations`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocations: Option<(u64, u64)>,
     /// Seconds done and in all, when the node reports progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<(f64, Option<f64>)>,
@@ -269,6 +273,7 @@ pub(crate) fn collect(engine: &Engine, state: &State) -> Stats {
             counters: node.counters.clone(),
             reports: node.reports.clone(),
             service: node.service.as_ref().and_then(Histogram::percentiles),
+            allocations: node.allocations,
             progress: node.progress,
         }
     });

@@ -507,3 +507,47 @@ fn ports_are_checked_with_sentences() {
     assert_eq!(PortType::Text.name(), "text");
     let _: fn(Payload) -> Item = |p| Item::Data(Default::default(), p);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_node_runs_where_it_is_placed() {
+    let status = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let allowed = |status: &str| {
+        let line = status.lines().find(|l| l.starts_with("Cpus_allowed_list")).unwrap();
+        line.split_whitespace().last().unwrap().to_string()
+    };
+    let all = allowed(&status());
+    let core: usize = all.split([',', '-']).next().unwrap().parse().unwrap();
+    let log = Log::default();
+    let seen = log.clone();
+    let mut placed = node("b", &["in"], &["out"], move |io| {
+        seen.lock().unwrap().push(allowed(&status()));
+        let (input, out) = (io.input::<Text>("in")?, io.output::<Text>("out")?);
+        while let Some(item) = input.recv()? {
+            out.send(item)?;
+        }
+        Ok(())
+    });
+    placed.placement = Placement { cores: vec![core], priority: Priority::Low };
+    let summary = run(plan(
+        vec![source("a", 5), placed, sink("c", &Log::default())],
+        vec![edge((0, 0), (1, 0), 2, Full::Block), edge((1, 0), (2, 0), 2, Full::Block)],
+    ));
+    assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
+    assert_eq!(lines(&log), [core.to_string()]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_place_that_is_refused_is_said_and_the_graph_goes_on() {
+    let mut placed = source("a", 5);
+    placed.placement = Placement { cores: vec![1023], ..Placement::default() };
+    let log = Log::default();
+    let summary = run(plan(vec![placed, sink("c", &log)], vec![edge((0, 0), (1, 0), 2, Full::Block)]));
+    assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
+    let note = summary.notes.first().expect("a note");
+    assert!(
+        note.starts_with("node `a` cannot be kept on core 1023 (") && note.ends_with("it runs on any core"),
+        "{note}"
+    );
+}

@@ -424,3 +424,48 @@ fn files_that_are_no_graphs() {
     let folder = lines(&plan_file(dir.path(), &registry(), &options(&[])).err().unwrap());
     assert!(folder.ends_with(": this is a folder, not a graph file\n"), "{folder}");
 }
+
+#[test]
+fn joins_by_turn() {
+    says(
+        "[nodes.say]\nuse = \"text.say\"\n[nodes.z]\nuse = \"text.zip\"\nin = { left = \"say\", right = { from = \"say\", sync = \"turn\" } }",
+        "g.toml:6:53: `text.zip` cannot join its inputs by turn, as node `z` is asked to; leave `sync` out",
+    );
+    says(
+        "[nodes.say]\nuse = \"text.say\"\n[nodes.c]\nuse = \"chat.compose\"\nin = { text = \"say\", extra = { from = \"say\", sync = \"trun\" } }",
+        "g.toml:6:53: `sync` cannot be \"trun\"; did you mean `turn`?",
+    );
+    let plan = good(
+        "[nodes.a]\nuse = \"text.say\"\n[nodes.b]\nuse = \"text.say\"\n[nodes.c]\nuse = \"chat.compose\"\nin = { text = \"a\", extra = { from = \"b\", sync = \"turn\" } }",
+    );
+    assert_eq!(plan.edges.iter().map(|e| e.by_turn).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn one_thread_a_node() {
+    says(
+        "[nodes.say]\nuse = \"text.say\"\nthreads = 4",
+        "g.toml:4:1: node `say` works on one thread of its own, as every `text.say` does; leave `threads` out",
+    );
+    good("[nodes.say]\nuse = \"text.say\"\nthreads = 1\n[nodes.p]\nuse = \"text.print\"\nin = \"say\"");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn placement() {
+    use oxiline_graph::plan::{Placement, Priority};
+    let print = "[nodes.p]\nuse = \"text.print\"\nin = \"say\"";
+    says(
+        &format!("{SAY}priority = \"urgent\""),
+        "g.toml:4:12: `priority` cannot be \"urgent\"; there is `low`, `normal` and `high`",
+    );
+    says(
+        &format!("{SAY}cpu = \"all\""),
+        "g.toml:4:7: `cpu` wants the number of a core or a list of them, such as [0, 1], but got the text \"all\"",
+    );
+    let far = bad(&format!("{SAY}cpu = [100000]"));
+    let wanted = "g.toml:4:8: node `say` wants core 100000, but this program may use core";
+    assert!(far.contains(wanted) && far.contains("`--set nodes.say.cpu=...`"), "{far}");
+    let plan = good(&format!("{SAY}priority = \"low\"\n{print}"));
+    assert_eq!(plan.nodes[0].placement, Placement { cores: Vec::new(), priority: Priority::Low });
+}

@@ -54,3 +54,28 @@ fn nothing_is_measured_when_nobody_asks() {
     assert!(summary.stats.nodes.iter().all(|node| node.service.is_none()));
     assert_eq!(summary.edge("slow.out → end.in").unwrap().received, 100);
 }
+
+#[cfg(feature = "count-allocations")]
+#[test]
+fn allocations_are_counted_and_a_hop_makes_few() {
+    let of = |items: u64| {
+        let summary = run(plan(
+            vec![source("a", items), pass("b"), pass("c"), sink("d", &Log::default())],
+            (0..3).map(|n| edge((n, 0), (n + 1, 0), 8, Full::Block)).collect(),
+        ));
+        ["a", "b", "c"].map(|name| summary.node(name).unwrap().allocations.expect("counted").0)
+    };
+    let (few, many) = (of(100), of(2100));
+    // The source makes a text an item; who passes it on allocates for a wake-up at most, never for an item.
+    assert!(many[0] >= few[0] + 2000, "{few:?} {many:?}");
+    for node in [1, 2] {
+        assert!(many[node] < few[node] + 2000, "{few:?} {many:?}");
+    }
+}
+
+#[cfg(not(feature = "count-allocations"))]
+#[test]
+fn allocations_are_not_counted_unless_asked_for() {
+    let plan = plan(vec![source("a", 3), sink("b", &Log::default())], vec![edge((0, 0), (1, 0), 8, Full::Block)]);
+    assert_eq!(run(plan).node("a").unwrap().allocations, None);
+}

@@ -248,11 +248,18 @@ fn make(coded: &Coded) -> Result<Inner> {
         Engine::OxideAv => {
             oxide_context().codecs.first_decoder(&coded.oxide).map(Inner::OxideAv).map_err(|e| wrong(&e))
         }
-        Engine::Symphonia => symphonia::default::get_codecs()
+        Engine::Symphonia => {
+            let track = match coded.codec.as_str() {
+                "aac" => crate::aac::plain(&coded.symphonia).map_err(|e| wrong(&e))?,
+                _ => coded.symphonia.clone(),
+            };
             // Trimming is done here, the same for every codec.
-            .make_audio_decoder(&coded.symphonia, &AudioDecoderOptions::default().gapless(false))
-            .map(Inner::Symphonia)
-            .map_err(|e| wrong(&e)),
+            let options = AudioDecoderOptions::default().gapless(false);
+            symphonia::default::get_codecs()
+                .make_audio_decoder(&track, &options)
+                .map(Inner::Symphonia)
+                .map_err(|e| wrong(&e))
+        }
         Engine::Opus => make_opus(coded).map_err(|e| wrong(&e)),
     }));
     made.unwrap_or_else(|_| Err(wrong(&"they make the decoder fail")))

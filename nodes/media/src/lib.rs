@@ -4,6 +4,7 @@
 //! Everything works without a graph: [`Reader`], [`Decoder`], [`resample::Resampler`],
 //! [`load_mono_16k`] and the writers of [`caption`] are plain synchronous code.
 
+mod aac;
 pub mod caption;
 mod decoder;
 #[cfg(feature = "audio-devices")]
@@ -13,6 +14,7 @@ mod mp4_edits;
 mod mpeg;
 mod nodes;
 mod place;
+mod promise;
 mod reader;
 pub mod resample;
 mod sniff;

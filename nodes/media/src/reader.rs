@@ -20,6 +20,7 @@ use symphonia::core::meta::MetadataOptions;
 use crate::decoder::frames_to_nanos;
 use crate::mp4_edits;
 use crate::mpeg::Framer;
+use crate::promise::{self, Promise};
 use crate::sniff::{self, Container};
 use crate::source::{STDIN_LIMIT, Source};
 use crate::track::{Coded, Engine, Ticks, codec_name, symphonia_codec};
@@ -59,6 +60,7 @@ pub struct Reader {
     last_pts: Nanos,
     /// Samples delivered while every packet told its length.
     counted: Option<u64>,
+    promise: Promise,
     warning: Option<String>,
     ended: bool,
 }
@@ -92,11 +94,24 @@ impl Reader {
     /// As [`Reader::open`].
     pub fn from_source(mut source: Source, track: usize) -> Result<Self> {
         let container = sniff::sniff(&mut source.file, &source.name)?;
-        let Source { file, name } = source;
+        let Source { mut file, name } = source;
+        let counted = match container {
+            Container::Mpeg => promise::counts_frames(&mut file),
+            Container::Ogg => promise::has_last_page(&mut file),
+            Container::Avi => Ok(true),
+            _ => Ok(false),
+        };
+        let counted = counted.map_err(|e| unreadable(&name, container, &e))?;
         let opened = catch_unwind(AssertUnwindSafe(|| open_container(file, &name, container, track)));
-        opened.unwrap_or_else(|_| {
+        let mut reader = opened.unwrap_or_else(|_| {
             Err(Error::msg(format_args!("`{name}` is damaged: its {container:?} headers make the demuxer fail")))
-        })
+        })?;
+        reader.promise = match (container, reader.total) {
+            (Container::Mpeg | Container::Avi, Some(total)) if counted => Promise::Seconds(total),
+            (Container::Ogg, _) if !counted => Promise::Unfinished,
+            _ => Promise::Nothing,
+        };
+        Ok(reader)
     }
 
     /// What the track is; every packet carries it.
@@ -151,8 +166,12 @@ impl Reader {
                 }
                 Step::End => {
                     self.ended = true;
+                    let (file, at) = (&self.coded.file, self.last_pts as f64 / 1e9);
+                    if let Some(what) = self.promise.broken(at) {
+                        self.warning =
+                            Some(format!("`{file}` is cut off after {at:.1} s ({what}): the rest is missing"));
+                    }
                     if self.delivered == 0 && self.queue.is_empty() {
-                        let file = &self.coded.file;
                         self.warning = Some(format!(
                             "`{file}` holds no sound: it ends before the first whole packet of its audio track"
                         ));
@@ -548,6 +567,7 @@ fn reader(
         errors: 0,
         last_pts: 0,
         counted: (rate > 0).then_some(0),
+        promise: Promise::Nothing,
         warning: None,
         ended: false,
     }

@@ -31,6 +31,23 @@ impl Source {
         Self::open_path(&path_of(uri)?)
     }
 
+    /// Is there something under this name? For programs that look before a long job begins; whether it
+    /// can be read shows when it is opened.
+    ///
+    /// # Errors
+    /// The sentence of [`Source::open`] when it is missing or a directory.
+    pub fn exists(uri: &str) -> Result<()> {
+        if uri == "-" {
+            return Ok(());
+        }
+        let path = path_of(uri)?;
+        match std::fs::metadata(&path) {
+            Ok(meta) if meta.is_dir() => Err(directory(&path.display())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(missing(&path.display())),
+            _ => Ok(()),
+        }
+    }
+
     /// Opens a file by its path.
     ///
     /// # Errors
@@ -38,7 +55,7 @@ impl Source {
     pub fn open_path(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Error::msg(format_args!("`{name}` does not exist: check the path")),
+            std::io::ErrorKind::NotFound => missing(&name),
             std::io::ErrorKind::PermissionDenied => {
                 Error::msg(format_args!("`{name}` may not be read by this user: check its permissions"))
             }
@@ -46,7 +63,7 @@ impl Source {
         })?;
         let meta = file.metadata().map_err(|e| Error::msg(format_args!("`{name}` cannot be examined: {e}")))?;
         if meta.is_dir() {
-            return Err(Error::msg(format_args!("`{name}` is a directory: name a media file in it")));
+            return Err(directory(&name));
         }
         if !meta.is_file() {
             // Pipes and devices cannot seek.
@@ -54,6 +71,14 @@ impl Source {
         }
         Ok(Self { file, name })
     }
+}
+
+fn missing(name: &dyn std::fmt::Display) -> Error {
+    Error::msg(format_args!("`{name}` does not exist: check the path"))
+}
+
+fn directory(name: &dyn std::fmt::Display) -> Error {
+    Error::msg(format_args!("`{name}` is a directory: name the media files in it"))
 }
 
 fn spool(from: &mut dyn Read, name: &str, limit: u64) -> Result<Source> {

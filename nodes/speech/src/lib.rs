@@ -1,5 +1,9 @@
 //! Speech on our kernels: voice activity (Silero) and Whisper, as model actors and nodes.
 
+// Helpers of the tests outside are used inside too.
+#[cfg(test)]
+extern crate self as oxiline_speech;
+
 mod parallel;
 pub mod vad;
 pub mod whisper;

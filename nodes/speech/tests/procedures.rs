@@ -1,6 +1,9 @@
 //! The decoding procedures on a model without weights, whose logits are a hash of the window and of
 //! the tokens fed: rules, order of times, batches, pools, beams, cancellation.
 
+#[path = "common/config.rs"]
+mod testing;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -10,46 +13,12 @@ use oxiline_speech::whisper::beam::BeamSearch;
 use oxiline_speech::whisper::decode::{Ask, Lane};
 use oxiline_speech::whisper::rules::Rules;
 use oxiline_speech::whisper::sample::{Random, argmax, log_probability};
-use oxiline_speech::whisper::{Codec, Config, Language, Mel, Model, Need, Rows, SpecialIds, Transcription, step};
+use oxiline_speech::whisper::{Codec, Config, Mel, Model, Need, Rows, Transcription, step};
 use proptest::prelude::*;
+use testing::config;
 
 const VOCABULARY: usize = 30 + 1501;
 const STAMP: u32 = 30;
-
-fn config() -> Config {
-    Config {
-        width: 8,
-        encoder_layers: 1,
-        encoder_heads: 1,
-        encoder_ffn: 8,
-        decoder_layers: 2,
-        decoder_heads: 2,
-        decoder_ffn: 8,
-        vocab: VOCABULARY,
-        mel_bins: 2,
-        source_positions: 1500,
-        target_positions: 448,
-        scale_embedding: false,
-        ids: SpecialIds {
-            end_of_text: 20,
-            start: 21,
-            translate: Some(24),
-            transcribe: Some(25),
-            start_of_prev: Some(27),
-            no_speech: Some(28),
-            no_timestamps: 29,
-            timestamp_begin: STAMP,
-        },
-        multilingual: true,
-        languages: vec![Language { code: "en".into(), id: 22 }, Language { code: "de".into(), id: 23 }],
-        suppress: vec![3, 21, 24, 25, 26, 27, 28],
-        begin_suppress: vec![0, 20],
-        forced: Vec::new(),
-        alignment_heads: vec![(0, 1), (1, 0)],
-        median_filter_width: 7,
-        max_initial_timestamp: 50,
-    }
-}
 
 /// Letters as tokens.
 struct Letters;

@@ -26,10 +26,14 @@ pub fn print(args: &Chat, weights: &Path) -> Result<Outcome> {
 
 /// The user's words, where no file of messages is given.
 fn words(args: &Chat) -> Result<String> {
-    match args.prompt.as_deref() {
-        Some("-") | None => read_stdin(),
-        Some(text) => Ok(text.to_string()),
+    let text = match args.prompt.as_deref() {
+        Some("-") | None => read_stdin()?,
+        Some(text) => text.to_string(),
+    };
+    if text.trim().is_empty() {
+        return Err(Error::msg("there is nothing to answer: the prompt is empty"));
     }
+    Ok(text)
 }
 
 fn rendered(args: &Chat, weights: &Path) -> Result<String> {

@@ -9,11 +9,12 @@ use crate::error::{Error, Result};
 use crate::load::draft::{Draft, DraftInput, DraftModel, DraftNode, Endpoint};
 use crate::load::keys;
 use crate::load::message::{Reports, Spot, clip};
-use crate::load::value::{Kind, table_to_json};
+use crate::load::nodekeys;
+use crate::load::value::{Key, Kind, Value, table_to_json};
 use crate::load::{LoadOptions, check_options, option_names};
 use crate::model::{ModelSlot, Whereabouts};
 use crate::node::{Declared, DynNode, Io, PortDecl, Prepare, Setup};
-use crate::plan::{MakeNode, PlannedModel, PlannedNode};
+use crate::plan::{MakeNode, Placement, PlannedModel, PlannedNode};
 
 /// What is left to connect.
 pub(crate) struct Wiring {
@@ -162,17 +163,17 @@ fn make(
     let schema = kind.schema();
     let names = option_names(schema);
     let (mut class, mut class_spot) = (None, node.spot);
+    let mut placement = Placement::default();
     for (key, value) in std::mem::take(&mut node.placement) {
         if names.contains(&key.name.as_str()) {
             node.options.entries.push((key, value));
         } else if key.name == "class" {
             class = keys::word("class", &keys::CLASSES, &value, reports);
             class_spot = key.spot;
+        } else if key.name == "threads" {
+            one_thread(&node, &key, &value, reports);
         } else {
-            reports.warn(
-                key.spot,
-                format!("`{}` of node `{}` is not followed yet; it changes nothing", key.name, node.name),
-            );
+            nodekeys::placement(&node.name, &key, &value, &mut placement, reports);
         }
     }
     let errors = reports.error_count();
@@ -253,8 +254,22 @@ fn make(
         bypass: node.bypass.map(|(b, _)| b),
         skip_item_errors: node.skip_item_errors,
         stall: node.stall,
+        placement,
     });
     Some(node.inputs)
+}
+
+/// `threads` of a node whose kind has no such option.
+fn one_thread(node: &DraftNode, key: &Key, value: &Value, reports: &mut Reports) {
+    if keys::count("threads", 1, value, reports).is_some_and(|n| n > 1) {
+        reports.error(
+            key.spot,
+            format!(
+                "node `{}` works on one thread of its own, as every `{}` does; leave `threads` out",
+                node.name, node.kind
+            ),
+        );
+    }
 }
 
 /// A mistake in the node kind's own code.
@@ -302,23 +317,9 @@ fn stand_in(work: &mut Work<'_>, draft: &Draft) {
     let declared = Declared { outputs: outputs.collect(), ..Declared::default() };
     work.by_name.insert("port".into(), work.nodes.len());
     work.spots.push(draft.ports_in[0].2);
-    work.nodes.push(PlannedNode {
-        name: "port".into(),
-        kind: "port".into(),
-        inserted: true,
-        node: Box::new(StandIn(name.clone())),
-        make: Arc::new(move |_| Ok(Box::new(StandIn(name.clone())) as Box<dyn DynNode>)),
-        input_types: Vec::new(),
-        output_types: declared.outputs.iter().map(|p| p.ty.clone()).collect(),
-        declared,
-        model: None,
-        scope: None,
-        cancels: Vec::new(),
-        restart: None,
-        bypass: None,
-        skip_item_errors: None,
-        stall: None,
-    });
+    let node = Box::new(StandIn(name.clone()));
+    let make: MakeNode = Arc::new(move |_| Ok(Box::new(StandIn(name.clone())) as Box<dyn DynNode>));
+    work.nodes.push(PlannedNode { inserted: true, make, ..PlannedNode::bare("port", "port", node, declared) });
 }
 
 /// Options of a converter the loader puts in.
@@ -335,21 +336,6 @@ pub(crate) fn converter(work: &Work<'_>, kind: &str, name: &str, options: Json) 
     if declared.inputs.len() != 1 || declared.outputs.len() != 1 {
         return Err(Error::msg(format_args!("`{kind}` is no converter: it has not one input and one output")));
     }
-    Ok(PlannedNode {
-        name: name.into(),
-        kind: kind.into(),
-        inserted: true,
-        node,
-        make,
-        input_types: vec![None],
-        output_types: declared.outputs.iter().map(|p| p.ty.clone()).collect(),
-        declared,
-        model: None,
-        scope: None,
-        cancels: Vec::new(),
-        restart: None,
-        bypass: None,
-        skip_item_errors: None,
-        stall: Some(std::time::Duration::from_secs(10)),
-    })
+    let stall = Some(std::time::Duration::from_secs(10));
+    Ok(PlannedNode { inserted: true, make, stall, ..PlannedNode::bare(name, kind, node, declared) })
 }

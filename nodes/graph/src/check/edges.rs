@@ -52,12 +52,20 @@ pub(crate) fn connect(work: &mut Work<'_>, wiring: &Wiring, reports: &mut Report
                     );
                     continue;
                 }
+                if let Some(spot) = edge.by_turn.filter(|_| !work.nodes[to].declared.joins_turns) {
+                    let text = format!(
+                        "`{}` cannot join its inputs by turn, as node `{}` is asked to; leave `sync` out",
+                        work.nodes[to].kind, work.nodes[to].name
+                    );
+                    reports.error(spot, text);
+                }
                 let planned = PlannedEdge {
                     from,
                     to: (to, port),
                     cap: edge.cap.unwrap_or_default(),
                     full: edge.full.unwrap_or_default(),
                     feedback: edge.feedback,
+                    by_turn: edge.by_turn.is_some(),
                     ty: work.nodes[from.0].declared.outputs[from.1].ty.clone(),
                 };
                 let own_cap = edge.cap.is_some();

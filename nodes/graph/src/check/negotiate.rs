@@ -375,6 +375,7 @@ fn insert(work: &mut Work<'_>, i: usize, target: &PortType, reports: &mut Report
     let first = &mut work.edges[i].planned;
     first.to = (at, 0);
     first.ty = offer;
+    let by_turn = std::mem::take(&mut first.by_turn);
     work.edges.push(Edge {
         planned: PlannedEdge {
             from: (at, 0),
@@ -382,6 +383,7 @@ fn insert(work: &mut Work<'_>, i: usize, target: &PortType, reports: &mut Report
             cap: Cap::default(),
             full: Full::Block,
             feedback: false,
+            by_turn,
             ty: target.clone(),
         },
         spot,

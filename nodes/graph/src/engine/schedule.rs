@@ -272,6 +272,7 @@ impl<'a> Locked<'a> {
 
     /// Ends a node: its outputs get the end of stream, its inputs close.
     pub fn finish(&mut self, me: usize, reason: &EosReason, end: NodeEnd) {
+        self.engine.step(self);
         self.close_segments(me, *reason != EosReason::Complete);
         let info = &self.engine.nodes[me];
         for &l in info.outputs.iter().flatten() {

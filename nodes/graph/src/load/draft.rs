@@ -56,6 +56,7 @@ pub(crate) struct DraftEdge {
     pub cap: Option<Cap>,
     pub full: Option<Full>,
     pub feedback: bool,
+    pub by_turn: Option<Spot>,
     pub convert: Option<bool>,
     /// Sub-graph inputs on the way: name for messages and the type they promise.
     pub via: Vec<(String, PortType)>,

@@ -584,7 +584,7 @@ impl<'a, 'r> Flattener<'a, 'r> {
 }
 
 fn plain(from: From, spot: Spot) -> DraftEdge {
-    DraftEdge { from, spot, cap: None, full: None, feedback: false, convert: None, via: Vec::new() }
+    DraftEdge { from, spot, cap: None, full: None, feedback: false, by_turn: None, convert: None, via: Vec::new() }
 }
 
 /// The edge inside a sub-graph with what the edge outside says; the inside goes first.
@@ -595,6 +595,7 @@ fn join(inner: &DraftEdge, outer: &DraftEdge) -> DraftEdge {
         cap: inner.cap.or(outer.cap),
         full: inner.full.or(outer.full),
         feedback: inner.feedback || outer.feedback,
+        by_turn: inner.by_turn.or(outer.by_turn),
         convert: inner.convert.or(outer.convert),
         via: outer.via.iter().chain(&inner.via).cloned().collect(),
     }

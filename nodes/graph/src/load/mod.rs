@@ -8,7 +8,7 @@ pub(crate) mod draft;
 mod flatten;
 pub(crate) mod keys;
 pub(crate) mod message;
-mod nodekeys;
+pub(crate) mod nodekeys;
 mod options;
 pub(crate) mod value;
 mod vars;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::draft::{DraftEdge, DraftModel, DraftNode, ModelKeys};
 use super::keys;
 use super::message::{Reports, Spot, clip};
-use super::value::{Key, Kind, Table};
-use crate::plan::{Bypass, Group};
+use super::value::{Key, Kind, Table, Value};
+use crate::plan::{Bypass, Group, Placement, Priority};
 
 /// Reads the runtime's keys of a node out of its table; the rest are its options.
 pub(crate) fn node(node: &mut DraftNode, table: Table, reports: &mut Reports) {
@@ -33,6 +33,37 @@ pub(crate) fn node(node: &mut DraftNode, table: Table, reports: &mut Reports) {
     }
 }
 
+/// Reads `cpu` and `priority` of a node.
+pub(crate) fn placement(node: &str, key: &Key, value: &Value, out: &mut Placement, reports: &mut Reports) {
+    let Some(usable) = crate::placement::usable() else {
+        let text = format!("`{}` of node `{node}` cannot be followed on this system; it changes nothing", key.name);
+        return reports.warn(key.spot, text);
+    };
+    if key.name == "priority" {
+        let words = [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
+        out.priority = keys::word("priority", &words, value, reports).unwrap_or_default();
+        return;
+    }
+    let cores = match &value.kind {
+        Kind::List(items) if !items.is_empty() => items.as_slice(),
+        Kind::Int(_) => std::slice::from_ref(value),
+        _ => return keys::wrong("cpu", "the number of a core or a list of them, such as [0, 1]", value, reports),
+    };
+    for core in cores {
+        let Some(n) = keys::count("cpu", 0, core, reports) else { continue };
+        let n = n as usize;
+        if usable.contains(&n) {
+            out.cores.push(n);
+        } else {
+            let text = format!(
+                "node `{node}` wants core {n}, but this program may use {}; leave `cpu` out, or `--set nodes.{node}.cpu=...`",
+                crate::placement::cores(&usable)
+            );
+            reports.error(core.spot, text);
+        }
+    }
+}
+
 /// Reads `{ from, cap, full, ... }`; gives `from`.
 pub(crate) fn edge(to: &str, table: &Table, spot: Spot, edge: &mut DraftEdge, reports: &mut Reports) -> Option<String> {
     keys::unknown(table, &["from", "cap", "full", "limit", "feedback", "convert", "sync"], to, reports);
@@ -47,7 +78,7 @@ pub(crate) fn edge(to: &str, table: &Table, spot: Spot, edge: &mut DraftEdge, re
             .error(v.spot, "`limit` says where `full = \"degrade\"` ends, which comes with live audio; leave it out");
     }
     if let Some(v) = table.get("sync") {
-        reports.error(v.spot, "`sync` joins attachments by turn, which comes with the chat nodes; leave it out");
+        edge.by_turn = keys::word("sync", &[("turn", v.spot)], v, reports);
     }
     if let Some(v) = table.get("feedback") {
         edge.feedback = keys::flag("feedback", v, reports).unwrap_or(false);

@@ -2,7 +2,6 @@
 #![allow(dead_code)]
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use oxiline_graph::node::{Declared, DynNode, PortDecl};
 use oxiline_graph::payload::{PortType, Text};
@@ -35,43 +34,17 @@ where
         cancellable: true,
         ..Declared::default()
     };
-    PlannedNode {
-        name: Arc::from(name),
-        kind: Arc::from("test"),
-        inserted: false,
-        node: Box::new(Fun(run)),
-        make: Arc::new(|_| Err(oxiline_graph::Error::msg("not made to be made again"))),
-        input_types: vec![Some(PortType::Text); inputs.len()],
-        output_types: vec![PortType::Text; outputs.len()],
-        declared,
-        model: None,
-        scope: None,
-        cancels: Vec::new(),
-        restart: None,
-        bypass: None,
-        skip_item_errors: None,
-        stall: None,
-    }
+    let mut planned = PlannedNode::bare(name, "test", Box::new(Fun(run)), declared);
+    planned.input_types.fill(Some(PortType::Text));
+    planned
 }
 
 pub fn edge(from: (usize, usize), to: (usize, usize), cap: u64, full: Full) -> PlannedEdge {
-    PlannedEdge { from, to, cap: Cap { items: Some(cap), ..Cap::default() }, full, feedback: false, ty: PortType::Text }
+    PlannedEdge::of(from, to, cap, full, PortType::Text)
 }
 
 pub fn plan(nodes: Vec<PlannedNode>, edges: Vec<PlannedEdge>) -> Plan {
-    Plan {
-        name: Arc::from("test"),
-        clock: ClockKind::Virtual,
-        drain: Duration::from_secs(10),
-        restart: None,
-        stays: false,
-        nodes,
-        edges,
-        models: Vec::new(),
-        scopes: Vec::new(),
-        worst_case_bytes: None,
-        notes: Vec::new(),
-    }
+    Plan::of("test", nodes, edges)
 }
 
 pub fn run(plan: Plan) -> Summary {

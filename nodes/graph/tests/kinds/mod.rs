@@ -194,6 +194,11 @@ kind!(Zip, "text.zip", "Joins two texts.", Nothing, |_o, s| {
     s.optional_input("hint", PortType::Event);
     s.output("text", PortType::Text);
 });
+kind!(Compose, "chat.compose", "Joins text and attachments by turn.", Nothing, |_o, s| {
+    s.input("text", PortType::Text);
+    s.input("extra", PortType::Text);
+    s.joins_turns();
+});
 kind!(Print, "text.print", "Shows text.", Nothing, |_o, s| { s.input("text", PortType::Text) });
 kind!(Tap, "tap", "Looks at anything.", Nothing, |_o, s| { s.input("any", PortType::Any) });
 kind!(Keys, "control.keys", "Keys that stop things.", Nothing, |_o, _s| {});
@@ -295,6 +300,7 @@ pub fn registry() -> Registry {
     r.node::<Upper>();
     r.node::<Late>();
     r.node::<Zip>();
+    r.node::<Compose>();
     r.node::<Print>();
     r.node::<Tap>();
     r.node::<Keys>();

@@ -34,20 +34,44 @@ pub enum Format {
 }
 
 impl Format {
+    /// All, with their names.
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("text", Self::Text),
+        ("srt", Self::Srt),
+        ("vtt", Self::Vtt),
+        ("json", Self::Json),
+        ("tsv", Self::Tsv),
+        ("lrc", Self::Lrc),
+    ];
+
     /// The formats by name, for messages.
-    pub const NAMES: &'static str = "text, srt, vtt, json, tsv, lrc";
+    pub fn names() -> String {
+        Self::ALL.map(|(name, _)| name).join(", ")
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
+    }
+
+    /// The usual file extension.
+    pub fn extension(self) -> &'static str {
+        if self == Self::Text { "txt" } else { self.name() }
+    }
+
+    /// The format a file name asks for.
+    pub fn of_path(path: &str) -> Option<Self> {
+        Self::by_name(path.rsplit_once('.')?.1)
+    }
 
     /// By name or file extension (`txt` is text).
     pub fn by_name(name: &str) -> Option<Self> {
-        Some(match name.to_ascii_lowercase().as_str() {
-            "text" | "txt" => Self::Text,
-            "srt" => Self::Srt,
-            "vtt" | "webvtt" => Self::Vtt,
-            "json" => Self::Json,
-            "tsv" => Self::Tsv,
-            "lrc" => Self::Lrc,
-            _ => return None,
-        })
+        let name = match name.to_ascii_lowercase().as_str() {
+            "txt" => "text".into(),
+            "webvtt" => "vtt".into(),
+            other => other.to_string(),
+        };
+        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
     }
 }
 

@@ -177,6 +177,12 @@ const LARGEST: u64 = 64 << 20;
 impl Config {
     /// Reads and checks the files of a checkpoint folder. Errors name the file and the key.
     pub fn load(dir: &Path) -> Result<Self> {
+        if dir.is_file() {
+            bail!(
+                "{} is a file: Whisper is read from a folder with config.json, model.safetensors and tokenizer.json",
+                dir.display()
+            );
+        }
         let model: ModelFile = match read::<Value>(&dir.join("config.json"))? {
             Some(value) => {
                 let kind = value.get("model_type").and_then(Value::as_str).unwrap_or("whisper");

@@ -129,6 +129,8 @@ pub(crate) struct Decoder {
     pub(crate) positions: Vec<f32>,
     pub(crate) layers: Vec<DecoderLayer>,
     pub(crate) norm: Norm,
+    /// Keys and values of windows are kept as halves.
+    pub(crate) half: bool,
 }
 
 impl Decoder {
@@ -142,7 +144,8 @@ impl Decoder {
             .map(|layer| {
                 layer.cross_k.run(pool, encoded, &mut k);
                 layer.cross_v.run(pool, encoded, &mut v);
-                let mut kv = Kv::new(config.decoder_heads, head_dim, encoded.len() / config.width);
+                let make = if self.half { Kv::new_f16 } else { Kv::new };
+                let mut kv = make(config.decoder_heads, head_dim, encoded.len() / config.width);
                 kv.push(&k, &v);
                 kv
             })

@@ -141,7 +141,8 @@ impl<'a> Loader<'a> {
             });
             self.tick()?;
         }
-        Ok(Decoder { embedding, positions, layers, norm: self.norm("decoder.layer_norm")? })
+        let half = self.options.precision == Precision::F16;
+        Ok(Decoder { embedding, positions, layers, norm: self.norm("decoder.layer_norm")?, half })
     }
 
     /// One more layer is there.

@@ -26,6 +26,7 @@ pub mod sample;
 pub mod segments;
 pub mod speech;
 #[cfg(test)]
+#[path = "../../tests/common/config.rs"]
 mod testing;
 pub mod tokens;
 pub mod transcription;

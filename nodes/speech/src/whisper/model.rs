@@ -22,7 +22,7 @@ pub enum Precision {
     Stored,
     /// 32-bit floats.
     F32,
-    /// IEEE half.
+    /// IEEE half, and so are the keys and values of every window (11 bits: logits change a little).
     F16,
     /// bfloat16.
     Bf16,

@@ -33,7 +33,7 @@ impl Node for AsrTranscribe {
         setup.input("audio", PortType::audio(RATE as u32, 1));
         setup.output("transcript", PortType::Transcript);
         setup.cancellable();
-        setup.memory_grows("the clip: 64 kB a second of sound");
+        setup.memory_grows("the clip: 64 kB a second of sound, and 32 to 51 kB of its features");
         Ok(Self { options, model: setup.model()? })
     }
 

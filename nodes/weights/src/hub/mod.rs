@@ -178,7 +178,7 @@ impl Repo {
             Error::missing(format!(
                 "{}: {why}; give a model's folder, org/name, or a known name ({} ...)",
                 shown(model),
-                KNOWN.iter().take(4).map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
+                KNOWN.iter().step_by(KNOWN.len().div_ceil(4)).map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
             ))
         };
         let (model, quant) = match model.split_once(':') {
@@ -205,7 +205,7 @@ impl Repo {
                 && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
         };
         if parts.len() < 2 || !parts.iter().all(fine) {
-            return Err(bad("no such folder, and not the name of a model"));
+            return Err(bad("no such file or folder, and not the name of a model"));
         }
         let subdir = (parts.len() > 2).then(|| parts[2..].join("/"));
         Ok(Self { id: parts[..2].join("/"), subdir, quant })

@@ -1,6 +1,6 @@
 //! What tests of the decoding procedures share: a small vocabulary and a model without weights.
 
-use super::{Config, Language, SpecialIds};
+use oxiline_speech::whisper::{Config, Language, SpecialIds};
 
 /// Twenty text tokens, two languages and 1501 timestamps.
 pub fn config() -> Config {
