@@ -210,6 +210,8 @@ pub(crate) struct Engine {
     /// Is the scope paused?
     pub paused: Vec<AtomicBool>,
     pub clock: Box<dyn Clock>,
+    /// The node whose device is the clock.
+    pub master: Option<usize>,
     pub lockstep: bool,
     pub slots: usize,
     pub stats: bool,
