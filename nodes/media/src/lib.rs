@@ -6,7 +6,6 @@
 
 pub mod caption;
 mod decoder;
-#[cfg(feature = "audio-devices")]
 pub mod devices;
 mod load;
 mod mp4_edits;
