@@ -144,7 +144,7 @@ impl<H: Host> AudioCapture<H> {
     fn open(&mut self, device: &str, now: Nanos) -> Result<Open> {
         let AudioCaptureOptions { rate, channels, period, .. } = self.options;
         let held = self.options.ring.nanos() + if self.options.prelisten { PRELISTEN.nanos() } else { 0 };
-        let ask = Ask { device: device.into(), rate, channels, period };
+        let ask = Ask { device: device.into(), rate, channels, period, now };
         let mut ring = None;
         let opened = self.host.capture(&ask, &mut |form| {
             let (end, mine) = ring::capture(super::frames(held, form.rate), form.channels);

@@ -47,7 +47,9 @@ impl Fake {
     }
 }
 
-static DEVICES: Mutex<Option<HashMap<String, (Nature, Arc<Fake>)>>> = Mutex::new(None);
+type Devices = HashMap<String, (Nature, Arc<Fake>)>;
+
+static DEVICES: Mutex<Option<Devices>> = Mutex::new(None);
 
 /// Puts a device there.
 pub fn plug(name: &str, nature: Nature) -> Arc<Fake> {
@@ -58,14 +60,11 @@ pub fn plug(name: &str, nature: Nature) -> Arc<Fake> {
 }
 
 /// Opens simulated devices by their names.
-pub struct FakeHost {
-    /// The latest time that any of its streams has seen.
-    now: Arc<Mutex<Nanos>>,
-}
+pub struct FakeHost;
 
 impl FakeHost {
     fn find(&self, ask: &Ask) -> Result<(Nature, Arc<Fake>, Nanos)> {
-        let now = *self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = ask.now;
         let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut nature, fake) = devices
             .as_ref()
@@ -86,14 +85,14 @@ impl FakeHost {
 
     fn opened(&self, ask: &Ask, nature: Nature, end: End, at: Nanos) -> Opened {
         let (form, period) = (nature.form, Some(nature.period));
-        let stream = Running { nature, end, opened: at, own: at, done: 0, seed: 1, now: self.now.clone() };
+        let stream = Running { nature, end, opened: at, own: at, done: 0, seed: 1 };
         Opened { id: ask.device.clone(), form, period, stream: Box::new(stream) }
     }
 }
 
 impl Host for FakeHost {
     fn new() -> Self {
-        Self { now: Arc::default() }
+        Self
     }
     fn capture(&mut self, ask: &Ask, ring: &mut dyn FnMut(Form) -> CaptureEnd) -> Result<Opened> {
         let (nature, _, at) = self.find(ask)?;
@@ -120,7 +119,6 @@ struct Running {
     own: Nanos,
     done: u64,
     seed: u64,
-    now: Arc<Mutex<Nanos>>,
 }
 
 /// A microphone hears its frame number.
@@ -182,7 +180,6 @@ impl Stream for Running {
     }
     fn pump(&mut self, now: Nanos) {
         self.own = self.own.max(now);
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = self.own;
         self.work();
     }
     fn moment(&mut self) {

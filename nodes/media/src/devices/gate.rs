@@ -14,8 +14,8 @@ pub struct Gate {
     start: Option<Span>,
     cushion: Span,
     max: Span,
-    /// When the first sound came, how much came since then.
-    since: Option<Nanos>,
+    /// When the first sound came and the last, and how much came after the first.
+    since: Option<(Nanos, Nanos)>,
     arrived: Nanos,
 }
 
@@ -27,24 +27,29 @@ impl Gate {
 
     /// Sound of `length` arrived at `now`.
     pub fn arrived(&mut self, now: Nanos, length: Nanos) {
-        self.since.get_or_insert(now);
-        self.arrived += length;
+        // How long the first piece took is not known: its making began before it came.
+        match &mut self.since {
+            None => self.since = Some((now, now)),
+            Some((_, last)) => {
+                *last = now;
+                self.arrived += length;
+            }
+        }
     }
 
-    /// What has to be buffered before it opens, seen from `now`.
-    pub fn needs(&self, now: Nanos) -> Span {
-        let Some(since) = self.since.filter(|_| self.start.is_none()) else { return self.cushion };
-        let took = (now - since).max(1) as f64;
+    /// What has to be buffered before it opens.
+    pub fn needs(&self) -> Span {
+        let Some((first, last)) = self.since.filter(|(first, last)| self.start.is_none() && last > first) else {
+            return self.cushion;
+        };
         // Sound made at 0.8 of its own length falls behind by 0.2 s a second.
-        let shortfall = (1.0 - self.arrived as f64 / took).max(0.0);
-        let bridge = Span::ms((shortfall * HORIZON * 1e3) as u64);
-        // One chunk says nothing about the speed of the next.
-        if took < 2e8 { self.cushion } else { bridge.max(self.cushion).min(self.max) }
+        let shortfall = (1.0 - self.arrived as f64 / (last - first) as f64).max(0.0);
+        Span::ms((shortfall * HORIZON * 1e3) as u64).max(self.cushion).min(self.max)
     }
 
     /// Does it open with so much buffered? `whole`: nothing more comes, or nothing more fits.
-    pub fn opens(&self, now: Nanos, buffered: Nanos, whole: bool) -> bool {
-        whole || buffered >= self.needs(now).nanos()
+    pub fn opens(&self, buffered: Nanos, whole: bool) -> bool {
+        whole || buffered >= self.needs().nanos()
     }
 
     /// The sound ran dry: the cushion doubles. Returns it when it grew.
@@ -74,19 +79,20 @@ mod tests {
     #[test]
     fn fast_sound_starts_at_once_and_slow_sound_waits() {
         let mut gate = Gate::new(None, Span::ms(1500));
-        assert!(!gate.opens(0, 20 * MS, false));
-        gate.arrived(0, 500 * MS);
-        assert!(gate.opens(10 * MS, 60 * MS, false), "faster than real time");
+        assert!(!gate.opens(20 * MS, false));
+        gate.arrived(0, 250 * MS);
+        gate.arrived(10 * MS, 250 * MS);
+        assert!(gate.opens(60 * MS, false), "faster than real time");
         // 0.8 times real time over two seconds.
         let mut slow = Gate::new(None, Span::ms(3000));
         for n in 0..10 {
             slow.arrived(n * 200 * MS, 160 * MS);
         }
-        let needs = slow.needs(2000 * MS).nanos() / MS;
-        assert!((1900..=2100).contains(&needs), "{needs} ms for ten seconds at 0.8");
-        assert!(!slow.opens(2000 * MS, 1600 * MS, false));
-        assert!(slow.opens(2000 * MS, 1600 * MS, true), "nothing more to wait for");
-        assert_eq!(Gate { max: Span::ms(1500), ..slow }.needs(2000 * MS), Span::ms(1500));
+        let needs = slow.needs().nanos() / MS;
+        assert!((1990..=2010).contains(&needs), "{needs} ms for ten seconds at 0.8");
+        assert!(!slow.opens(1600 * MS, false));
+        assert!(slow.opens(1600 * MS, true), "nothing more to wait for");
+        assert_eq!(Gate { max: Span::ms(1500), ..slow }.needs(), Span::ms(1500));
     }
 
     #[test]
@@ -95,8 +101,8 @@ mod tests {
         assert_eq!(gate.ran_dry(), Some(Span::ms(120)));
         assert_eq!(gate.ran_dry(), Some(Span::ms(200)));
         assert_eq!(gate.ran_dry(), None);
-        assert!(!gate.opens(0, 199 * MS, false) && gate.opens(0, 200 * MS, false));
+        assert!(!gate.opens(199 * MS, false) && gate.opens(200 * MS, false));
         let fixed = Gate::new(Some(Span::ms(40)), Span::ms(200));
-        assert_eq!(fixed.needs(5_000 * MS), Span::ms(40));
+        assert_eq!(fixed.needs(), Span::ms(40));
     }
 }

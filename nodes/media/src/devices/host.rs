@@ -26,6 +26,8 @@ pub struct Ask {
     pub channels: Option<u16>,
     /// Wished frames a callback.
     pub period: u32,
+    /// Graph time, for simulated devices.
+    pub now: Nanos,
 }
 
 /// An open device.

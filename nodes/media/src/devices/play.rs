@@ -191,7 +191,7 @@ impl<H: Host> AudioPlay<H> {
         let AudioPlayOptions { rate, channels, period, buffer, cushion_max, fade, .. } = self.options;
         let rate = rate.or(self.input.0);
         let channels = channels.or(self.input.1);
-        let ask = Ask { device: device.into(), rate, channels, period };
+        let ask = Ask { device: device.into(), rate, channels, period, now };
         let held = buffer.nanos().max(cushion_max.nanos());
         let mut ring = None;
         let opened = self.host.playback(&ask, &mut |form| {

@@ -148,7 +148,7 @@ impl<'a> Player<'a> {
         self.pause()?;
         self.ran_dry()?;
         self.fill(now)?;
-        self.open_gate(now)?;
+        self.open_gate()?;
         self.align(now, stream);
         self.tell(now, stream, false)?;
         if now.saturating_sub(self.reported) >= 1_000_000_000 {
@@ -197,14 +197,14 @@ impl<'a> Player<'a> {
     }
 
     /// Frames the ring should hold.
-    fn target(&self, now: Nanos) -> usize {
-        frames(self.buffer.nanos().max(self.gate.needs(now).nanos()), self.form.rate)
+    fn target(&self) -> usize {
+        frames(self.buffer.nanos().max(self.gate.needs().nanos()), self.form.rate)
     }
 
     /// From the input into the ring, as far as the target asks for.
     fn fill(&mut self, now: Nanos) -> Result<()> {
-        let target = self.target(now);
         loop {
+            let target = self.target();
             let Some(device) = &mut self.device else { return Ok(()) };
             let wanted = target.saturating_sub(device.ring.waiting());
             let written = self.pending.write(&mut device.ring, wanted, self.form.channels);
@@ -314,12 +314,12 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn open_gate(&mut self, now: Nanos) -> Result<()> {
+    fn open_gate(&mut self) -> Result<()> {
         let Some(device) = self.device.as_ref().filter(|_| !self.playing && !self.paused) else { return Ok(()) };
         let waiting = device.ring.waiting();
         let buffered = nanos(waiting as u64 + self.pending.frames(self.form.channels), self.form.rate);
-        let whole = self.ended || self.idle || waiting >= self.target(now) || device.ring.room() == 0;
-        if waiting == 0 || !self.gate.opens(now, buffered, whole) {
+        let whole = self.ended || self.idle || waiting >= self.target() || device.ring.room() == 0;
+        if waiting == 0 || !self.gate.opens(buffered, whole) {
             return Ok(());
         }
         device.ring.command(Command::Run);
