@@ -18,6 +18,7 @@ mod sniff;
 mod source;
 pub mod text;
 mod track;
+mod wav;
 
 pub use decoder::{Damage, Decoder};
 pub use load::{Loaded, load_audio, load_mono_16k, load_uri_mono_16k};
@@ -28,3 +29,4 @@ pub use nodes::{
 pub use reader::{Demuxed, Reader};
 pub use sniff::SUPPORTED;
 pub use source::{STDIN_LIMIT, Source};
+pub use wav::{AudioWrite, AudioWriteOptions, WavFormat};
