@@ -15,7 +15,7 @@ use super::host::Form;
 use super::play::{AudioPlayOptions, Open, Ports, Start};
 use super::ring::Command;
 use super::steer::{Steer, correction};
-use super::timeline::nanos;
+use super::timeline::{TELLING, nanos};
 use crate::resample::Resampler;
 
 /// How often `played` is told while a segment plays.
@@ -391,7 +391,7 @@ impl<'a> Player<'a> {
             "channels": self.form.channels,
             "period": device.opened.period,
             "clock_master": self.io.is_clock_master(),
-            "drift_ppm": (self.dll.age() > 5.0).then(|| (self.dll.ppm() * 10.0).round() / 10.0),
+            "drift_ppm": (self.dll.age() > TELLING).then(|| (self.dll.ppm() * 10.0).round() / 10.0),
             "fill_ms": nanos(device.ring.waiting() as u64, self.form.rate) / 1_000_000,
             "latency_ms": latency / 1_000_000,
             "cushion_ms": self.gate.cushion().nanos() / 1_000_000,
