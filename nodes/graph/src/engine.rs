@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::histogram::Histogram;
 use crate::item::{EosReason, Header, Item, Mark};
 use crate::link::{Link, Push};
-use crate::node::Declared;
+use crate::node::{Declared, Device};
 use crate::payload::PortType;
 use crate::plan::Full;
 use crate::time::Nanos;
@@ -313,7 +313,9 @@ impl Engine {
     /// Must this node unwind?
     pub fn check(&self, me: usize) -> Result<()> {
         let info = &self.nodes[me];
-        let ending = info.source && self.stopping.load(SeqCst) && !info.stop_seen.load(SeqCst);
+        // A capture device asks by itself: what it has captured so far still goes out.
+        let told = info.stop_seen.load(SeqCst) || info.declared.device == Some(Device::Capture);
+        let ending = info.source && self.stopping.load(SeqCst) && !told;
         if ending || self.cancelled.load(SeqCst) || info.renew.load(SeqCst) || self.scope_cancelled(me) {
             return Err(Error::Cancelled);
         }

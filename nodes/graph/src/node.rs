@@ -57,7 +57,8 @@ pub struct PortDecl {
 /// A device with a clock of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
-    /// It brings media in. It has no end but being stopped: a graceful stop completes its stream.
+    /// It brings media in. It has no end but being stopped: it looks at [`Io::stopping`] itself (no call returns
+    /// [`Error::Cancelled`] for a graceful stop), sends what it has, and its stream is complete then.
     Capture,
     /// It lets media out.
     Playback,

@@ -117,7 +117,7 @@ impl System {
         }
         let stream = opened.and_then(|stream| stream.play().map(|()| stream)).map_err(|e| cannot(&id, way, &e))?;
         let period = stream.buffer_size().ok();
-        Ok(Opened { id, form, period, stream: Box::new(Running { _stream: stream, origin: self.origin }) })
+        Ok(Opened { id, form, period, stream: Box::new(Running { stream: Some(stream), origin: self.origin }) })
     }
 }
 
@@ -226,8 +226,11 @@ fn output<T: SizedSample + FromSample<f32>>(
     device.build_output_stream(config, fill, listen(health), None)
 }
 
+/// How long closing a device may take before it is left to itself.
+const CLOSE: Duration = Duration::from_millis(500);
+
 struct Running {
-    _stream: cpal::Stream,
+    stream: Option<cpal::Stream>,
     origin: Instant,
 }
 
@@ -237,5 +240,21 @@ impl Stream for Running {
     }
     fn moment(&mut self) {
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A driver may hang for good when its server has crashed (libpulse waits for a lock in memory it shared
+        // with it): the device is closed elsewhere, and nobody waits long for that.
+        let Some(stream) = self.stream.take() else { return };
+        let (done, closed) = std::sync::mpsc::sync_channel(1);
+        let close = move || {
+            drop(stream);
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().name("close sound device".into()).spawn(close).is_ok() {
+            let _ = closed.recv_timeout(CLOSE);
+        }
     }
 }
