@@ -358,7 +358,10 @@ impl Graph {
     }
 
     fn listen(&self, workers: &mut [Worker]) -> Result<()> {
-        workers.iter_mut().enumerate().try_for_each(|(me, worker)| supervise::listen(&self.engine, me, &mut *worker.node))
+        workers
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(me, worker)| supervise::listen(&self.engine, me, &mut *worker.node))
     }
 
     fn prepare(&self, workers: &mut [Worker]) -> Result<()> {

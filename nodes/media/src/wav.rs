@@ -5,9 +5,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use oxiline_graph::payload::Audio;
-use oxiline_graph::{
-    EosReason, Error, Incoming, Input, Io, Nanos, Node, PortType, Prepare, Result, Setup, Timed,
-};
+use oxiline_graph::{EosReason, Error, Incoming, Input, Io, Nanos, Node, PortType, Prepare, Result, Setup, Timed};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -76,11 +74,11 @@ impl Node for AudioWrite {
         let (out, names) = match to {
             "-" => (Out::Stream(Box::new(io::stdout())), None),
             to => {
-                let place = if self.options.overwrite { Place::replace("sound", to) } else { Place::open("sound", to) }?;
+                let place =
+                    if self.options.overwrite { Place::replace("sound", to) } else { Place::open("sound", to) }?;
                 // A pipe or device takes no sizes afterwards.
                 let file = place.file.metadata().is_ok_and(|m| m.is_file());
-                let out =
-                    if file { Out::File(BufWriter::new(place.file)) } else { Out::Stream(Box::new(place.file)) };
+                let out = if file { Out::File(BufWriter::new(place.file)) } else { Out::Stream(Box::new(place.file)) };
                 (out, place.names)
             }
         };
@@ -90,7 +88,8 @@ impl Node for AudioWrite {
     }
 
     fn run(&mut self, io: &Io) -> Result<()> {
-        let mut target = self.target.take().ok_or_else(|| Error::msg("`audio.write` was run before it was prepared"))?;
+        let mut target =
+            self.target.take().ok_or_else(|| Error::msg("`audio.write` was run before it was prepared"))?;
         let done = write_all(io, &mut target, self.options.format);
         if let Some(wav) = &target.wav {
             io.count("frames", wav.frames);
@@ -98,8 +97,7 @@ impl Node for AudioWrite {
                 io.count("clipped", wav.clipped);
                 io.note(format!(
                     "{} samples were louder than `{}` can hold and were clipped; use `format = \"f32\"`",
-                    wav.clipped,
-                    self.options.to
+                    wav.clipped, self.options.to
                 ));
             }
         }

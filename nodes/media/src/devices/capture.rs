@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use oxiline_graph::node::Device;
 use oxiline_graph::payload::{Audio, Param};
-use oxiline_graph::{
-    Error, GapReason, Header, Io, Nanos, Node, Output, PortType, Prepare, Result, Setup, Span, Timed,
-};
+use oxiline_graph::{Error, GapReason, Header, Io, Nanos, Node, Output, PortType, Prepare, Result, Setup, Span, Timed};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;

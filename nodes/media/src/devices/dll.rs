@@ -75,11 +75,8 @@ impl Dll {
         let seconds = frames * self.nominal * 1e-9;
         let [height, both, slope] = self.doubt;
         // The doubt grows with the way, and shrinks with what is seen.
-        let (height, both, slope) = (
-            height + 2.0 * seconds * both + seconds * seconds * slope,
-            both + seconds * slope,
-            slope + WALK * seconds,
-        );
+        let (height, both, slope) =
+            (height + 2.0 * seconds * both + seconds * seconds * slope, both + seconds * slope, slope + WALK * seconds);
         let sum = height + NOISE / seconds;
         let (up, tilt) = (height / sum, both / sum);
         self.doubt = [height - up * height, both - up * both, slope - tilt * both];

@@ -21,11 +21,7 @@ use super::{AudioCapture, AudioCaptureOptions, AudioPlay};
 const SECOND: Nanos = 1_000_000_000;
 
 fn options(device: &str, seconds: u64) -> AudioCaptureOptions {
-    AudioCaptureOptions {
-        device: device.into(),
-        duration: Some(Span::secs(seconds)),
-        ..AudioCaptureOptions::default()
-    }
+    AudioCaptureOptions { device: device.into(), duration: Some(Span::secs(seconds)), ..AudioCaptureOptions::default() }
 }
 
 fn capture(options: AudioCaptureOptions) -> Outputs {
