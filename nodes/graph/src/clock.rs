@@ -213,7 +213,7 @@ mod tests {
     fn a_device_clock_changes_speed_and_never_jumps() {
         let line = (1_000, 5_000, 1.0002);
         assert_eq!(along(line, 1_000), 5_000);
-        assert_eq!(along(line, 1_001_001_000), 5_000 + 1_000_200_000 + 1_000);
+        assert_eq!(along(line, 1_000_001_000), 5_000 + 1_000_200_000);
         let clock = DeviceClock::new();
         assert_eq!(clock.now(), 0, "time has not begun");
         clock.begin();
