@@ -145,7 +145,7 @@ class Server:
         for name in ("PULSE_SERVER", "DISPLAY", "DBUS_SESSION_BUS_ADDRESS"):
             own.pop(name, None)
         words = ["pulseaudio", "-n", "--daemonize=no", "--use-pid-file=no", "--exit-idle-time=-1", "--realtime=no",
-                 "--log-target=stderr", "-F", str(self.folder / "server.pa")]
+                 "--high-priority=yes", "--log-target=stderr", "-F", str(self.folder / "server.pa")]
         with open(self.folder / "log", "ab") as log:
             server = subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                       start_new_session=True)

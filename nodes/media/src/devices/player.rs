@@ -189,6 +189,7 @@ impl<'a> Player<'a> {
         self.counts.underruns += underruns - self.underruns;
         (self.underruns, self.playing, self.origin) = (underruns, false, None);
         let cushion = self.gate.ran_dry();
+        self.gate.restart();
         let millis = self.gate.cushion().nanos() / 1_000_000;
         if let Some(cushion) = cushion {
             self.io.note(format!("the sound ran dry; from now on {cushion} are kept in hand"));
@@ -286,7 +287,10 @@ impl<'a> Player<'a> {
         if item.header.segment != 0 {
             self.segment(item.header.segment);
         }
-        self.gate.arrived(now, item.header.dur);
+        if !self.playing {
+            // Later it comes as fast as it is taken, which says nothing.
+            self.gate.arrived(now, item.header.dur);
+        }
         self.media = item.header.pts + item.header.dur;
         match &mut self.converter {
             None => self.pending.add(&audio.samples, &mut self.steer),
