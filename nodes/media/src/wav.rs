@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use oxiline_graph::payload::Audio;
 use oxiline_graph::{EosReason, Error, Incoming, Input, Io, Nanos, Node, PortType, Prepare, Result, Setup, Timed};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::place::{Place, full, rename};
 
 /// How samples are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WavFormat {
     /// Integers of 16 bits.
