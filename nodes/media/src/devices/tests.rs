@@ -7,8 +7,8 @@ use oxiline_graph::payload::{Audio, Event};
 use oxiline_graph::plan::ClockKind;
 use oxiline_graph::stats::Outcome;
 use oxiline_graph::{
-    Gap, GapReason, GraphBuilder, Harness, Io, Item, Nanos, Node, Outputs, Payload, PortType, Registry, Result,
-    RunOptions, Runtime, Setup, Span, Summary, Timed,
+    Gap, GapReason, GraphBuilder, Harness, Incoming, Io, Item, Nanos, Node, Outputs, Payload, PortType, Registry,
+    Result, RunOptions, Runtime, Setup, Span, Summary, Timed,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -120,6 +120,66 @@ fn another_device_is_taken_when_the_lost_one_stays_away() {
     let out = capture(options("unplugged", 2));
     runs_on(&out);
     assert!(out.summary.notes.iter().any(|n| n.contains("capturing from `default`")), "{:?}", out.summary.notes);
+}
+
+/// Takes sound, and sleeps a second at its tenth item.
+struct Slow;
+
+impl Node for Slow {
+    const KIND: &'static str = "test.slow";
+    const ABOUT: &'static str = "Sleeps.";
+    type Options = LogOptions;
+    fn new(_: LogOptions, setup: &mut Setup) -> Result<Self> {
+        setup.input("audio", PortType::AUDIO);
+        Ok(Self)
+    }
+    fn run(&mut self, io: &Io) -> Result<()> {
+        let input = io.input::<Audio>("audio")?;
+        let (mut frames, mut gaps, mut items) = (0, Vec::new(), 0);
+        loop {
+            match input.next()? {
+                Incoming::Data(item) => {
+                    frames += item.value.frames();
+                    items += 1;
+                    if items == 10 {
+                        io.sleep(Span::secs(1))?;
+                    }
+                }
+                Incoming::Gap(gap) => gaps.push((gap.reason.name(), gap.to - gap.from)),
+                Incoming::Mark(_) => {}
+                Incoming::End(_) => break,
+            }
+        }
+        io.report("took", json!({ "frames": frames, "gaps": gaps }));
+        Ok(())
+    }
+}
+
+#[test]
+fn what_the_graph_does_not_take_in_time_is_counted_and_a_gap() {
+    plug("hurried", Nature::new(16_000, 1));
+    let mut registry = Registry::new();
+    registry.node::<AudioCapture<FakeHost>>();
+    registry.node::<Slow>();
+    let graph = GraphBuilder::new("g")
+        .node("mic", "audio.capture", json!({ "device": "hurried", "ring": "200ms", "duration": "3s" }))
+        .node("slow", "test.slow", json!({}))
+        .connect_with("mic", "slow", json!({ "cap": 1 }));
+    let mut plan = graph.plan(&registry).unwrap_or_else(|messages| panic!("{messages:?}"));
+    plan.clock = ClockKind::Virtual;
+    let summary = Runtime::isolated(RunOptions::default()).start(plan).unwrap().wait();
+    assert_eq!(summary.outcome, Outcome::Complete, "{summary}");
+    let lost = summary.node("mic").unwrap().counters["overrun_frames"];
+    // A second passed, of which 200 ms fitted into the ring, and a few items into the edge.
+    assert!((16 * 600..=16 * 900).contains(&lost), "{lost} frames");
+    let took = &summary.node("slow").unwrap().reports["took"];
+    assert_eq!(took["frames"], json!(3 * 16_000), "as much sound as was asked for");
+    let gaps = took["gaps"].as_array().unwrap();
+    assert!(gaps.iter().all(|g| g[0] == json!("dropped")), "{took}");
+    let missing: i64 = gaps.iter().filter_map(|g| g[1].as_i64()).sum();
+    let lost = super::timeline::nanos(lost, 16_000);
+    assert!((missing - lost).abs() <= 20_000_000, "{missing} ns of gaps for {lost} ns of frames");
+    assert!(summary.notes.iter().any(|n| n.contains("did not take them in time")), "{:?}", summary.notes);
 }
 
 #[test]
