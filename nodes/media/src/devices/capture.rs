@@ -163,6 +163,7 @@ impl<H: Host> AudioCapture<H> {
             device.opened.stream.pump(now);
             let lost = device.watch.is_lost(&device.ring.health, now);
             if capture.look(&mut device, now)? || stopping {
+                capture.report(&device, 0);
                 capture.close()?;
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use oxiline_graph::payload::{Audio, Event};
-use oxiline_graph::{EosReason, Header, Incoming, Io, Mark, Nanos, Output, Result, Span, Timed};
+use oxiline_graph::{Header, Incoming, Io, Mark, Nanos, Output, Result, Span, Timed};
 use serde_json::{Value, json};
 
 use super::dll::{Dll, MOVED};
@@ -209,9 +209,6 @@ impl<'a> Player<'a> {
             let Some(device) = &mut self.device else { return Ok(()) };
             let wanted = target.saturating_sub(device.ring.waiting());
             let written = self.pending.write(&mut device.ring, wanted, self.form.channels);
-            if written > 0 && self.idle {
-                self.wake();
-            }
             if wanted == written || !self.pending.is_empty() || self.ended {
                 break;
             }
@@ -226,12 +223,9 @@ impl<'a> Player<'a> {
                     self.media = self.media.max(gap.to);
                 }
                 Some(Incoming::Mark(mark)) => self.mark(&mark),
-                Some(Incoming::End(reason)) => {
+                Some(Incoming::End(_)) => {
                     self.flush();
                     self.ended = true;
-                    if reason == EosReason::Complete {
-                        continue;
-                    }
                 }
             }
         }
@@ -275,6 +269,9 @@ impl<'a> Player<'a> {
     }
 
     fn sound(&mut self, now: Nanos, item: &Timed<Audio>) -> Result<()> {
+        if self.idle {
+            self.wake();
+        }
         let audio = &item.value;
         let form = (audio.rate, audio.channels);
         if self.input != Some(form) {
@@ -414,7 +411,7 @@ impl<'a> Player<'a> {
         self.counts.losses += 1;
         let Some(device) = self.device.take() else { return Ok(Default::default()) };
         let said = device.ring.health.said().map_or_else(String::new, |said| format!(" ({said})"));
-        self.counts.lost_frames += device.ring.waiting() as u64;
+        self.counts.lost_frames += device.ring.waiting() as u64 + self.pending.frames(self.form.channels);
         self.keep(&device);
         let id = device.opened.id.clone();
         // Before the next attempt: some systems allow one user at a time.
@@ -438,6 +435,7 @@ impl<'a> Player<'a> {
 
     /// The end of a run. Cancelled: fades out, forgets what was not heard and says what was.
     pub fn finish(mut self, cancelled: bool) -> Option<Open> {
+        self.report();
         let mut device = self.device.take();
         if let Some(device) = device.as_mut().filter(|_| cancelled) {
             if self.playing {

@@ -205,6 +205,9 @@ struct ToneOptions {
     /// Seconds of sound made in a second (0: at once).
     #[serde(default)]
     speed: f64,
+    /// Milliseconds between segments.
+    #[serde(default)]
+    rest: u64,
 }
 
 impl Node for Tone {
@@ -219,7 +222,7 @@ impl Node for Tone {
     fn run(&mut self, io: &Io) -> Result<()> {
         let out = io.output::<Audio>("audio")?;
         let mut frame = 0u64;
-        for (id, ms) in self.0.segments.drain(..).enumerate() {
+        for (id, ms) in std::mem::take(&mut self.0.segments).into_iter().enumerate() {
             let id = id as u64 + 1;
             out.mark(oxiline_graph::Mark::SegmentStart(id))?;
             for _ in 0..ms / 20 {
@@ -238,6 +241,7 @@ impl Node for Tone {
                 frame += frames;
             }
             out.mark(oxiline_graph::Mark::SegmentEnd { id, cancelled: false })?;
+            io.sleep(Span::ms(self.0.rest))?;
         }
         Ok(())
     }
@@ -352,6 +356,18 @@ fn what_goes_in_is_heard_to_the_last_sample() {
         whole.iter().map(|e| (e["segment"].as_u64().unwrap(), e["samples"].as_u64().unwrap())).collect();
     assert_eq!(told, [(1, 3200), (2, 2560)]);
     assert_eq!(summary.node("play").unwrap().reports["device"]["underruns"], json!(0));
+}
+
+#[test]
+fn the_pause_between_two_segments_is_no_underrun() {
+    // Resampled and steered: each segment's end is still in the filters when it is over.
+    let fake = plug("two", Nature::new(48_000, 2));
+    let tone = json!({ "rate": 16_000, "segments": [600, 600], "rest": 1500 });
+    let summary = play("two", tone, json!({}), json!([]), ClockKind::Virtual);
+    assert_eq!(names(&summary), ["started", "started", "drained"], "{summary}");
+    assert!(!summary.node("play").unwrap().counters.contains_key("underruns"), "{summary}");
+    let heard = fake.sound().iter().filter(|x| **x > 0.4).count() / 2;
+    assert!((heard as i64 - 48 * 1200).abs() < 48 * 5, "{heard} frames");
 }
 
 #[test]
