@@ -1,7 +1,7 @@
 //! `oxiline devices`: processor, memory, compute and audio devices.
 
 use oxiline::graph::{Error, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::Devices;
 use super::{Outcome, print};
@@ -43,11 +43,27 @@ pub fn run(args: Devices) -> Result<Outcome> {
     match (&audio_error, audio.as_array()) {
         (Some(note), _) => print(format_args!("  {note}"))?,
         (None, Some(list)) if list.is_empty() => print("  none")?,
-        (None, list) => {
-            for device in list.into_iter().flatten() {
-                print(format_args!("  {device}"))?;
-            }
-        }
+        (None, list) => list.into_iter().flatten().try_for_each(audio_device)?,
     }
     Ok(Outcome::Done)
+}
+
+/// An id to put into `device`, what it is and what it can do.
+fn audio_device(device: &Value) -> Result<()> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    print(format_args!("  {:<24} {}", text(&device["id"]), text(&device["name"])))?;
+    for (way, default) in [("capture", "default_capture"), ("playback", "default_playback")] {
+        let form = &device[way];
+        if !form.is_null() {
+            let default = if device[default] == json!(true) { ", the default" } else { "" };
+            print(format_args!(
+                "  {:<24} {way}: {} Hz, {} channels, {}{default}",
+                "",
+                form["rate"],
+                form["channels"],
+                text(&form["format"])
+            ))?;
+        }
+    }
+    Ok(())
 }

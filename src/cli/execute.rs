@@ -116,6 +116,13 @@ fn loss(summary: &Summary) -> Option<String> {
     if let Some(node) = node {
         return Some(format!("node `{}` skipped {} damaged items", node.name, node.item_errors));
     }
+    for node in &summary.stats.nodes {
+        for (what, name) in [("overrun_frames", "captured"), ("lost_frames", "unheard")] {
+            if let Some(n) = node.counters.get(what).filter(|n| **n > 0) {
+                return Some(format!("node `{}` lost {n} {name} frames", node.name));
+            }
+        }
+    }
     let edge = summary.stats.edges.iter().find(|e| e.dropped.values().any(|n| *n > 0))?;
     let lost: u64 = edge.dropped.values().sum();
     Some(format!("edge `{}` dropped {lost} of {} items", edge.name, edge.sent))

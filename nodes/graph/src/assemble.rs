@@ -8,6 +8,7 @@ use crate::engine::{EdgeInfo, Engine, NodeInfo, NodeState, State, needs_lockstep
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::model::ModelSlot;
+use crate::node::Device;
 use crate::plan::{Class, Group, Plan, PlannedModel};
 use crate::run::RunOptions;
 use crate::supervise::Worker;
@@ -73,7 +74,9 @@ pub(crate) fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Ve
             by_turn: edge.by_turn,
         });
     }
-    let clock = crate::clock::clock(plan.clock);
+    let device = |role| plan.nodes.iter().position(|n| n.declared.device == Some(role));
+    let master = device(Device::Playback).or_else(|| device(Device::Capture));
+    let clock = crate::clock::clock(plan.clock, master.is_some());
     let cancels = plan.nodes.iter().any(|n| !n.cancels.is_empty());
     let lockstep = clock.is_virtual() && needs_lockstep(plan.edges.iter().map(|e| e.full), cancels);
     let slots = if lockstep { 1 } else { options.threads.map_or(usize::MAX, |n| n.max(1)) };
@@ -136,6 +139,7 @@ pub(crate) fn build(plan: Plan, options: &RunOptions) -> Result<(Arc<Engine>, Ve
         edges,
         paused: plan.scopes.iter().map(|_| AtomicBool::new(false)).collect(),
         scopes: plan.scopes.into_iter().map(|scope| (scope.name, AtomicU32::new(0))).collect(),
+        master: master.filter(|_| clock.is_steered()),
         clock,
         lockstep,
         slots,

@@ -4,6 +4,7 @@
 //! else sleeps. So the same graph runs live, at the pace of its media, or without waiting.
 
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::plan::ClockKind;
@@ -30,6 +31,15 @@ pub trait Clock: Send + Sync {
     fn jump(&self, _to: Nanos) {}
     /// Called when the nodes start.
     fn start(&self) {}
+    /// A device brings media in from now on: time begins here, not at [`Clock::start`].
+    fn begin(&self) {}
+    /// The master device: so many of its seconds pass in one of the monotonic clock. Only clocks that
+    /// follow a device do anything.
+    fn steer(&self, _rate: f64) {}
+    /// Does it follow a device?
+    fn is_steered(&self) -> bool {
+        false
+    }
     /// Do sources hold each item until its media time?
     fn paces(&self) -> bool {
         false
@@ -59,11 +69,14 @@ impl Clock for VirtualClock {
     }
 }
 
+/// Time has not begun.
+const UNSET: Nanos = Nanos::MIN;
+
 /// The operating system's monotonic clock.
 #[derive(Debug)]
 pub struct MonotonicClock {
     origin: Instant,
-    /// Nanoseconds after `origin` at which the nodes started.
+    /// Nanoseconds after `origin` at which time began ([`UNSET`]: it has not).
     zero: AtomicI64,
     paced: bool,
 }
@@ -71,7 +84,7 @@ pub struct MonotonicClock {
 impl MonotonicClock {
     /// A clock that starts now; `paced`: sources hold items until their media time.
     pub fn new(paced: bool) -> Self {
-        Self { origin: Instant::now(), zero: AtomicI64::new(0), paced }
+        Self { origin: Instant::now(), zero: AtomicI64::new(UNSET), paced }
     }
 
     fn elapsed(&self) -> Nanos {
@@ -81,25 +94,101 @@ impl MonotonicClock {
 
 impl Clock for MonotonicClock {
     fn now(&self) -> Nanos {
-        self.elapsed() - self.zero.load(Ordering::Relaxed)
-    }
-    fn until(&self, at: Nanos) -> Wait {
-        match u64::try_from(at.saturating_sub(self.now())) {
-            Ok(0) | Err(_) => Wait::Over,
-            Ok(nanos) => Wait::Real(Duration::from_nanos(nanos)),
+        match self.zero.load(Ordering::Relaxed) {
+            UNSET => 0,
+            zero => self.elapsed() - zero,
         }
     }
+    fn until(&self, at: Nanos) -> Wait {
+        real(at.saturating_sub(self.now()))
+    }
     fn start(&self) {
-        self.zero.store(self.elapsed(), Ordering::Relaxed);
+        self.begin();
+    }
+    fn begin(&self) {
+        // The first of several: whoever began before keeps its zero.
+        let _ = self.zero.compare_exchange(UNSET, self.elapsed(), Ordering::Relaxed, Ordering::Relaxed);
     }
     fn paces(&self) -> bool {
         self.paced
     }
 }
 
-/// The clock of a kind. Without devices `Auto` is virtual.
-pub fn clock(kind: ClockKind) -> Box<dyn Clock> {
+fn real(rest: Nanos) -> Wait {
+    match u64::try_from(rest) {
+        Ok(0) | Err(_) => Wait::Over,
+        Ok(nanos) => Wait::Real(Duration::from_nanos(nanos)),
+    }
+}
+
+/// The clock of the master device: the monotonic clock, running as fast as the device's node says. Until
+/// it has measured anything that is the monotonic clock itself. Time never jumps: only its speed changes.
+#[derive(Debug)]
+pub struct DeviceClock {
+    monotonic: MonotonicClock,
+    /// Monotonic time and device time of the last change of speed, and the speed since.
+    line: Mutex<(Nanos, Nanos, f64)>,
+}
+
+impl DeviceClock {
+    /// The largest distance from the monotonic clock's speed: a device that is further off is broken, or
+    /// measured wrongly.
+    pub const MAX_DRIFT: f64 = 1e-3;
+
+    /// A clock that has not begun.
+    pub fn new() -> Self {
+        Self { monotonic: MonotonicClock::new(false), line: Mutex::new((0, 0, 1.0)) }
+    }
+
+    fn line(&self) -> std::sync::MutexGuard<'_, (Nanos, Nanos, f64)> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for DeviceClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Device time at monotonic time `now`.
+fn along((from, at, rate): (Nanos, Nanos, f64), now: Nanos) -> Nanos {
+    // The difference is small beside an f64's 53 bits; the sum is exact.
+    at + ((now - from) as f64 * rate) as Nanos
+}
+
+impl Clock for DeviceClock {
+    fn now(&self) -> Nanos {
+        // Under the lock, so that the line cannot be of a later time than the monotonic clock's.
+        let line = self.line();
+        along(*line, self.monotonic.now())
+    }
+    fn until(&self, at: Nanos) -> Wait {
+        real(at.saturating_sub(self.now()))
+    }
+    fn start(&self) {
+        self.monotonic.start();
+    }
+    fn begin(&self) {
+        self.monotonic.begin();
+    }
+    fn steer(&self, rate: f64) {
+        if !rate.is_finite() {
+            return;
+        }
+        let mut line = self.line();
+        let now = self.monotonic.now();
+        *line = (now, along(*line, now), rate.clamp(1.0 - Self::MAX_DRIFT, 1.0 + Self::MAX_DRIFT));
+    }
+    fn is_steered(&self) -> bool {
+        true
+    }
+}
+
+/// The clock of a kind. `Auto` is that of the devices if the graph has any, else virtual.
+pub fn clock(kind: ClockKind, devices: bool) -> Box<dyn Clock> {
     match kind {
+        ClockKind::Auto if devices => Box::<DeviceClock>::default(),
         ClockKind::Auto | ClockKind::Virtual => Box::<VirtualClock>::default(),
         ClockKind::Paced => Box::new(MonotonicClock::new(true)),
         ClockKind::Monotonic => Box::new(MonotonicClock::new(false)),
@@ -118,6 +207,31 @@ mod tests {
         clock.jump(3);
         assert_eq!(clock.now(), 5);
         assert_eq!(clock.until(5), Wait::Over);
+    }
+
+    #[test]
+    fn a_device_clock_changes_speed_and_never_jumps() {
+        let line = (1_000, 5_000, 1.0002);
+        assert_eq!(along(line, 1_000), 5_000);
+        assert_eq!(along(line, 1_000_001_000), 5_000 + 1_000_200_000);
+        let clock = DeviceClock::new();
+        assert_eq!(clock.now(), 0, "time has not begun");
+        clock.begin();
+        let before = clock.now();
+        for rate in [1.5, f64::NAN, 0.9999, 1.0] {
+            clock.steer(rate);
+            assert!(clock.now() >= before);
+            assert!((clock.line().2 - 1.0).abs() <= DeviceClock::MAX_DRIFT);
+        }
+    }
+
+    #[test]
+    fn time_begins_once() {
+        let clock = MonotonicClock::new(false);
+        clock.begin();
+        std::thread::sleep(Duration::from_millis(2));
+        clock.start();
+        assert!(clock.now() >= 2_000_000, "the start of the nodes does not move the beginning");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::histogram::Histogram;
 use crate::item::{EosReason, Header, Item, Mark};
 use crate::link::{Link, Push};
-use crate::node::Declared;
+use crate::node::{Declared, Device};
 use crate::payload::PortType;
 use crate::plan::Placement;
 use crate::time::Nanos;
@@ -222,6 +222,8 @@ pub(crate) struct Engine {
     /// Is the scope paused?
     pub paused: Vec<AtomicBool>,
     pub clock: Box<dyn Clock>,
+    /// The node whose device is the clock.
+    pub master: Option<usize>,
     pub lockstep: bool,
     pub slots: usize,
     pub stats: bool,
@@ -307,7 +309,9 @@ impl Engine {
     /// Must this node unwind?
     pub fn check(&self, me: usize) -> Result<()> {
         let info = &self.nodes[me];
-        let ending = info.source && self.stopping.load(SeqCst) && !info.stop_seen.load(SeqCst);
+        // A capture device asks by itself: what it has captured so far still goes out.
+        let told = info.stop_seen.load(SeqCst) || info.declared.device == Some(Device::Capture);
+        let ending = info.source && self.stopping.load(SeqCst) && !told;
         if ending || self.cancelled.load(SeqCst) || info.renew.load(SeqCst) || self.scope_cancelled(me) {
             return Err(Error::Cancelled);
         }

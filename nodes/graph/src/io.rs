@@ -13,16 +13,26 @@ use crate::run::Progress;
 use crate::time::{Nanos, Span};
 
 /// What a node may use while preparing.
-pub struct Prepare {
-    pub(crate) inputs: Vec<(&'static str, Option<PortType>)>,
-    pub(crate) outputs: Vec<(&'static str, PortType)>,
+pub struct Prepare<'a> {
+    engine: &'a Engine,
+    inputs: Vec<(&'static str, Option<PortType>)>,
+    outputs: Vec<(&'static str, PortType)>,
 }
 
-impl Prepare {
-    pub(crate) fn of(info: &NodeInfo) -> Self {
+impl<'a> Prepare<'a> {
+    pub(crate) fn of(engine: &'a Engine, me: usize) -> Self {
+        let info = &engine.nodes[me];
         let inputs = info.declared.inputs.iter().map(|p| p.name).zip(info.input_types.iter().cloned());
         let outputs = info.declared.outputs.iter().map(|p| p.name).zip(info.output_types.iter().cloned());
-        Self { inputs: inputs.collect(), outputs: outputs.collect() }
+        Self { engine, inputs: inputs.collect(), outputs: outputs.collect() }
+    }
+    /// Media comes in from now on: graph time begins here, and not when the nodes start.
+    pub fn begin_time(&self) {
+        self.engine.clock.begin();
+    }
+    /// Graph time now: 0 until it begins.
+    pub fn now(&self) -> Nanos {
+        self.engine.clock.now()
     }
     /// The negotiated type of an input port; `None` when it is unconnected or was not declared.
     pub fn input_type(&self, port: &str) -> Option<PortType> {
@@ -153,6 +163,17 @@ impl Io {
     /// Graph time now.
     pub fn now(&self) -> Nanos {
         self.engine.clock.now()
+    }
+    /// Is the graph's time that of this node's device? Then the node says how fast it runs with
+    /// [`Io::steer_clock`]; every other device is resampled to graph time.
+    pub fn is_clock_master(&self) -> bool {
+        self.engine.master == Some(self.me)
+    }
+    /// The master device: so many of its seconds pass in one second of the monotonic clock.
+    pub fn steer_clock(&self, rate: f64) {
+        if self.is_clock_master() {
+            self.engine.clock.steer(rate);
+        }
     }
     /// Sleeps on the graph's clock (virtual clocks do not wait), waking early when cancelled.
     pub fn sleep(&self, span: Span) -> Result<()> {

@@ -25,6 +25,12 @@ pub trait Node: Send + Sized + 'static {
     /// Declares ports, models, files and latency. Cheap: no I/O, no weights, runs in `graph check`.
     fn new(options: Self::Options, setup: &mut Setup) -> Result<Self>;
 
+    /// Opens what must not wait for the models: a microphone that listens while weights load. Models are
+    /// not loaded when this is called; most nodes have nothing to do here.
+    fn listen(&mut self, _prepare: &Prepare) -> Result<()> {
+        Ok(())
+    }
+
     /// Opens files and devices, allocates. Models are loaded when this is called.
     fn prepare(&mut self, _prepare: &Prepare) -> Result<()> {
         Ok(())
@@ -46,6 +52,16 @@ pub struct PortDecl {
     pub optional: bool,
     /// An output that takes its open parameters from this input.
     pub like: Option<&'static str>,
+}
+
+/// A device with a clock of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// It brings media in. It has no end but being stopped: it looks at [`Io::stopping`] itself (no call returns
+    /// [`Error::Cancelled`] for a graceful stop), sends what it has, and its stream is complete then.
+    Capture,
+    /// It lets media out.
+    Playback,
 }
 
 /// What a node declared in [`Node::new`].
@@ -77,6 +93,8 @@ pub struct Declared {
     pub joins_turns: bool,
     /// Options that can be set while it runs.
     pub settable: Vec<&'static str>,
+    /// The device it drives.
+    pub device: Option<Device>,
 }
 
 /// Collects what a node declares about itself in [`Node::new`].
@@ -178,6 +196,11 @@ impl Setup {
     pub fn settable(&mut self, option: &'static str) {
         self.declared.settable.push(option);
     }
+    /// The node drives a device. With `clock = "auto"` the graph's time is that of its first playback
+    /// device, else of its first capture device ([`Io::is_clock_master`]).
+    pub fn device(&mut self, device: Device) {
+        self.declared.device = Some(device);
+    }
     /// Without `on_item_error` in the graph file, a failed item is a counted gap.
     pub fn skips_item_errors(&mut self) {
         self.declared.skips_item_errors = true;
@@ -186,6 +209,10 @@ impl Setup {
 
 /// A node of any kind, as the runtime holds it.
 pub trait DynNode: Send {
+    /// [`Node::listen`].
+    fn listen(&mut self, _prepare: &Prepare) -> Result<()> {
+        Ok(())
+    }
     /// [`Node::prepare`].
     fn prepare(&mut self, prepare: &Prepare) -> Result<()>;
     /// [`Node::run`].
@@ -193,6 +220,9 @@ pub trait DynNode: Send {
 }
 
 impl<N: Node> DynNode for N {
+    fn listen(&mut self, prepare: &Prepare) -> Result<()> {
+        Node::listen(self, prepare)
+    }
     fn prepare(&mut self, prepare: &Prepare) -> Result<()> {
         Node::prepare(self, prepare)
     }

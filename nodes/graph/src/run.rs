@@ -324,7 +324,7 @@ struct Graph {
 
 impl Graph {
     fn run(self, mut workers: Vec<Worker>) -> Summary {
-        let ready = self.load().and_then(|()| self.prepare(&mut workers));
+        let ready = self.listen(&mut workers).and_then(|()| self.load()).and_then(|()| self.prepare(&mut workers));
         if let Err(error) = ready {
             // Nothing ran: what was prepared is dropped, the edges have carried nothing.
             drop(workers);
@@ -384,6 +384,13 @@ impl Graph {
             self.actors.lock().unwrap_or_else(PoisonError::into_inner).push(actor);
         }
         Ok(())
+    }
+
+    fn listen(&self, workers: &mut [Worker]) -> Result<()> {
+        workers
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(me, worker)| supervise::listen(&self.engine, me, &mut *worker.node))
     }
 
     fn prepare(&self, workers: &mut [Worker]) -> Result<()> {

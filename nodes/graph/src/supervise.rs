@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::io::{Io, Prepare};
 use crate::item::{EosReason, Gap, GapReason, Item, Mark};
 use crate::model::ModelSlot;
-use crate::node::{DynNode, Setup};
+use crate::node::{Device, DynNode, Setup};
 use crate::plan::{Bypass, MakeNode, Restart};
 use crate::time::{Nanos, Span};
 
@@ -43,10 +43,18 @@ fn guarded(engine: &Engine, me: usize, what: &str, call: impl FnOnce() -> Result
     Ran::Failed(format!("node `{}` {verb}{what}{place}: {text}", engine.nodes[me].name))
 }
 
+/// [`crate::Node::listen`], guarded; the error is a sentence.
+pub(crate) fn listen(engine: &Engine, me: usize, node: &mut dyn DynNode) -> Result<()> {
+    settled(guarded(engine, me, " while starting to listen", || node.listen(&Prepare::of(engine, me))))
+}
+
 /// [`crate::Node::prepare`], guarded; the error is a sentence.
 pub(crate) fn prepare(engine: &Engine, me: usize, node: &mut dyn DynNode) -> Result<()> {
-    let prepare = Prepare::of(&engine.nodes[me]);
-    match guarded(engine, me, " while preparing", || node.prepare(&prepare)) {
+    settled(guarded(engine, me, " while preparing", || node.prepare(&Prepare::of(engine, me))))
+}
+
+fn settled(ran: Ran) -> Result<()> {
+    match ran {
         Ran::Done => Ok(()),
         Ran::Cancelled => Err(Error::Cancelled),
         Ran::Failed(sentence) => Err(Error::Message(sentence)),
@@ -123,7 +131,9 @@ fn complete(engine: &Engine, me: usize) {
     let mut st = engine.lock();
     let mut reason = st.inherited(me);
     let info = &engine.nodes[me];
-    if info.source && info.stop_seen.load(SeqCst) {
+    // What comes from a device ends by being stopped: there is no other whole.
+    let endless = info.declared.device == Some(Device::Capture);
+    if info.source && !endless && info.stop_seen.load(SeqCst) {
         reason = reason.worse(EosReason::Stopped);
     }
     let end = if reason == EosReason::Complete { NodeEnd::Complete } else { NodeEnd::Stopped };
@@ -197,7 +207,7 @@ fn again(engine: &Arc<Engine>, me: usize, worker: &mut Worker, pause: Span, why:
         io.sleep(pause)?;
         let mut setup = Setup::new(engine.nodes[me].name.clone(), slot);
         *node = make(&mut setup)?;
-        node.prepare(&Prepare::of(&engine.nodes[me]))?;
+        node.prepare(&Prepare::of(engine, me))?;
         let last = {
             let mut st = engine.lock();
             st.close_segments(me, true);

@@ -7,7 +7,6 @@
 mod aac;
 pub mod caption;
 mod decoder;
-#[cfg(feature = "audio-devices")]
 pub mod devices;
 mod load;
 mod mp4_edits;
@@ -21,6 +20,7 @@ mod sniff;
 mod source;
 pub mod text;
 mod track;
+mod wav;
 
 pub use decoder::{Damage, Decoder};
 pub use load::{Loaded, load_audio, load_mono_16k, load_uri_mono_16k};
@@ -31,3 +31,4 @@ pub use nodes::{
 pub use reader::{Demuxed, Reader};
 pub use sniff::SUPPORTED;
 pub use source::{STDIN_LIMIT, Source};
+pub use wav::{AudioWrite, AudioWriteOptions, WavFormat};

@@ -20,6 +20,8 @@ pub fn register(registry: &mut Registry) {
     registry.node::<AudioDecode>();
     registry.node::<AudioResample>();
     registry.node::<CaptionWrite>();
+    registry.node::<crate::wav::AudioWrite>();
+    crate::devices::register(registry);
     crate::text::register(registry);
 }
 

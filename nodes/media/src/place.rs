@@ -21,6 +21,24 @@ impl Place {
     /// A sentence when the file cannot be made, is a directory, or is a recording that would be lost.
     pub fn open(what: &str, to: &str) -> Result<Self> {
         let path = target(what, to)?;
+        if std::fs::metadata(&path).is_ok_and(|m| m.is_file())
+            && let Ok(mut old) = File::open(&path)
+            && crate::sniff::sniff(&mut old, to).is_ok()
+        {
+            return Err(Error::msg(format_args!(
+                "{what} cannot be written to `{to}`: it is an audio or video file, which would be replaced; \
+                 give the {what} another name"
+            )));
+        }
+        Self::replace(what, to)
+    }
+
+    /// The same for a file that may replace a recording.
+    ///
+    /// # Errors
+    /// A sentence when the file cannot be made or is a directory.
+    pub fn replace(what: &str, to: &str) -> Result<Self> {
+        let path = target(what, to)?;
         let there = std::fs::metadata(&path).ok();
         if there.as_ref().is_some_and(|m| !m.is_file()) {
             // A device or pipe is written itself: renaming would put a file in its place.
@@ -28,15 +46,6 @@ impl Place {
                 Error::msg(format_args!("{what} cannot be written to `{to}`: {e}; is it the right place?"))
             })?;
             return Ok(Self { file, names: None });
-        }
-        if there.is_some()
-            && let Ok(mut old) = File::open(&path)
-            && crate::sniff::sniff(&mut old, to).is_ok()
-        {
-            return Err(Error::msg(format_args!(
-                "{what} cannot be written to `{to}`: it is an audio or video file, which they would replace; \
-                 give the {what} another name"
-            )));
         }
         let partial = partial_name(&path);
         let file = File::create(&partial).map_err(|e| cannot(what, to, &path, &e))?;

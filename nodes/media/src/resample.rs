@@ -238,7 +238,7 @@ fn mean(frame: &[f32]) -> f32 {
 }
 
 /// Sum of products in eight lanes: one fixed order, whatever the alignment.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0f32; 16];
     let ((a8, a1), (b8, b1)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
     for (x, y) in a8.iter().zip(b8) {
@@ -289,7 +289,7 @@ impl Filter {
 
 /// One phase: the kernel at `j - fraction` for `j` from `1 - half` to `half`, summing to 1 so that
 /// a constant stays what it is.
-fn phase(fraction: f64, half: usize, stretch: f64) -> Vec<f32> {
+pub(crate) fn phase(fraction: f64, half: usize, stretch: f64) -> Vec<f32> {
     let width = half as f64;
     let cutoff = CUTOFF / stretch;
     let taps: Vec<f64> = (0..2 * half)

@@ -44,3 +44,21 @@ pub fn audio_headers() -> Result<(), Failed> {
     }
     if found() { Ok(()) } else { Err(Failed::new("ALSA's headers were installed but pkg-config does not find alsa")) }
 }
+
+/// The private sound server of the live tests; false where there is none for this system.
+pub fn virtual_audio() -> Result<bool, Failed> {
+    if !cfg!(target_os = "linux") {
+        say("left out", "live audio tests: their sound server is for Linux");
+        return Ok(false);
+    }
+    let tool = |verb| {
+        let mut command = Command::new("python3");
+        command.args(["tools/virtual_audio.py", verb]);
+        command
+    };
+    if !succeeds(&mut tool("check")) {
+        say("install", "a sound server for the live audio tests");
+        run(&mut tool("install"))?;
+    }
+    Ok(true)
+}

@@ -16,7 +16,7 @@ use crate::load::message::{Reports, Spot, list};
 use crate::load::{LoadOptions, Message};
 use crate::node::Declared;
 use crate::payload::PortType;
-use crate::plan::{Full, Plan, PlannedEdge, PlannedModel, PlannedNode, PlannedScope};
+use crate::plan::{ClockKind, Full, Plan, PlannedEdge, PlannedModel, PlannedNode, PlannedScope};
 use crate::registry::Registry;
 
 /// The graph while it is checked. `nodes[i]` stands at `spots[i]`.
@@ -104,6 +104,7 @@ pub(crate) fn plan(
         negotiate::negotiate(&mut work, &order, &mut reports);
         edges::default_caps(&mut work);
         writers(&work, &mut reports);
+        devices(&work, graph.clock, &mut reports);
         if !reports.failed()
             && let Some(order) = order::check(&work, &mut reports)
         {
@@ -130,6 +131,22 @@ pub(crate) fn plan(
     plan.worst_case_bytes = memory::bound(&plan).total();
     plan.notes = reports.into_messages().iter().map(ToString::to_string).collect();
     Ok(plan)
+}
+
+/// A device on a clock that does not wait for it.
+fn devices(work: &Work<'_>, clock: ClockKind, reports: &mut Reports) {
+    if clock != ClockKind::Virtual {
+        return;
+    }
+    for (node, spot) in work.nodes.iter().zip(&work.spots).filter(|(node, _)| node.declared.device.is_some()) {
+        reports.error(
+            *spot,
+            format!(
+                "node `{}` drives a device, which has a time of its own; set `clock = \"auto\"` in `[graph]`",
+                node.name
+            ),
+        );
+    }
 }
 
 /// Two nodes that write one file.
