@@ -151,7 +151,7 @@ impl Figures {
     fn bytes_per_step(&self, model: &Decoder, args: &Bench) -> f64 {
         let share = self.parameters.active as f64 / self.parameters.total.max(1) as f64;
         let positions = args.prompt as f64 + args.generate as f64 / 2.0;
-        model.memory() as f64 * share + positions * model.bytes_per_position() as f64 * args.decode_batch as f64
+        model.weight_bytes() as f64 * share + positions * model.bytes_per_position() as f64 * args.decode_batch as f64
     }
 
     /// Floating-point operations of the prompt's products a second.
@@ -167,7 +167,7 @@ impl Figures {
         let (l, p) = (&self.limits, &self.parameters);
         json!({
             "family": model.spec().family, "parameters": p.total, "active_parameters": p.active,
-            "weights_bytes": model.memory(), "kv_bytes_per_token": model.bytes_per_position(),
+            "weights_bytes": model.weight_bytes(), "kv_bytes_per_token": model.bytes_per_position(),
             "threads": l.threads, "prompt": args.prompt, "generate": args.generate, "repeat": args.repeat,
             "decode_batch": args.decode_batch, "load_s": self.load_s,
             "pp": self.pp.json(), "tg": self.tg.json(),
@@ -186,7 +186,7 @@ impl Figures {
             "{}, {:.1} M parameters, {:.1} MB of weights, loaded in {:.2} s, {} threads",
             model.spec().family,
             self.parameters.total as f64 / 1e6,
-            model.memory() as f64 / 1e6,
+            model.weight_bytes() as f64 / 1e6,
             self.load_s,
             l.threads
         );

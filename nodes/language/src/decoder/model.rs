@@ -94,6 +94,11 @@ impl Decoder {
         &self.spec
     }
 
+    /// Bytes of the weights as they are kept.
+    pub fn weight_bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Like [`CausalLm::forward`], showing `observer` the residual stream on its way.
     ///
     /// # Errors
