@@ -12,6 +12,12 @@ pub const TRANSCRIBE: &str = include_str!("../graphs/transcribe.toml");
 /// `graphs/chat.toml`: a conversation with a language model.
 pub const CHAT: &str = include_str!("../graphs/chat.toml");
 
+/// `graphs/captions-live.toml`: what `oxiline listen` runs.
+pub const CAPTIONS_LIVE: &str = include_str!("../graphs/captions-live.toml");
+
+/// `graphs/captions-file-paced.toml`: what `oxiline listen --file` runs.
+pub const CAPTIONS_FILE_PACED: &str = include_str!("../graphs/captions-file-paced.toml");
+
 /// Checks a graph file and makes its plan. `sets` are `key, value` as after `--set`.
 ///
 /// # Errors

@@ -51,6 +51,8 @@ pub enum Stats {
 pub enum Verb {
     /// Transcribe speech in audio or video files to text or captions
     Transcribe(Box<Transcribe>),
+    /// Show captions of what a microphone hears, while it is said
+    Listen(Listen),
     /// Talk with a language model: in a terminal, one answer, or a batch from a pipe
     Chat(Box<super::chat::args::Chat>),
     /// Run graphs from TOML files, all in this process
@@ -67,6 +69,32 @@ pub enum Verb {
     Bench(Bench),
     /// Run one model or stage on exact tensors and write what it computes
     Dump(Dump),
+}
+
+/// `oxiline listen`
+#[derive(Debug, Args)]
+pub struct Listen {
+    /// Microphone, as `oxiline devices` names it
+    #[arg(long, short, value_name = "ID", default_value = "default", conflicts_with = "file")]
+    pub device: String,
+    /// Hear a file at the speed of speech instead
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<String>,
+    /// Model directory, `org/name`, or a name of `oxiline models list --known`
+    #[arg(long, short, value_name = "MODEL", default_value = "whisper-base")]
+    pub model: String,
+    /// Language spoken, as code or name ("de", "german") [default: detected in every segment]
+    #[arg(long, short, value_name = "LANG")]
+    pub language: Option<String>,
+    /// When a word counts as certain
+    #[arg(long, value_name = "POLICY", value_parser = ["local-agreement", "stable-prefix", "final-only"], default_value = "local-agreement")]
+    pub policy: String,
+    /// Write the captions to this file too; its name says the format (vtt, srt, txt, json, tsv, lrc)
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<String>,
+    /// Print the graph instead of running it
+    #[arg(long)]
+    pub print_graph: bool,
 }
 
 /// `oxiline transcribe`

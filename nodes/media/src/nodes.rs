@@ -20,6 +20,7 @@ pub fn register(registry: &mut Registry) {
     registry.node::<AudioDecode>();
     registry.node::<AudioResample>();
     registry.node::<CaptionWrite>();
+    registry.node::<crate::caption::CaptionPrint>();
     registry.node::<crate::wav::AudioWrite>();
     crate::devices::register(registry);
     crate::text::register(registry);

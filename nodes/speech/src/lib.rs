@@ -4,6 +4,7 @@
 #[cfg(test)]
 extern crate self as oxiline_speech;
 
+pub mod live;
 mod parallel;
 pub mod vad;
 pub mod whisper;
@@ -14,4 +15,5 @@ pub fn register(registry: &mut oxiline_graph::Registry) {
     registry.model::<whisper::WhisperModel>();
     registry.node::<vad::AudioVad>();
     registry.node::<whisper::AsrTranscribe>();
+    registry.node::<live::AsrStream>();
 }

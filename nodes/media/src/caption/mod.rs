@@ -1,6 +1,7 @@
 //! Caption files: text, SRT, WebVTT, JSON, TSV and LRC, written as segments come.
 
 mod file;
+mod print;
 mod wrap;
 
 use std::io::{self, Write};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use file::{CaptionOutput, Written};
+pub use print::{CaptionPrint, CaptionPrintOptions};
 pub use wrap::wrap;
 
 /// A caption format.
