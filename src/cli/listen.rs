@@ -7,6 +7,7 @@ use oxiline::media::caption::Format;
 
 use super::args::{Common, Listen};
 use super::execute::Session;
+use super::transcribe::text as text_of;
 use super::{Outcome, models, print, say};
 
 /// Runs the verb.
@@ -25,26 +26,28 @@ pub fn run(args: &Listen, common: &Common) -> Result<Outcome> {
     let format = match &args.output {
         None => None,
         Some(path) => Some(Format::of_path(path).ok_or_else(|| {
-            Error::msg(format_args!("`{path}` does not say a format: end it in one of .{}", Format::names().replace(", ", ", .")))
+            Error::msg(format_args!(
+                "`{path}` does not say a format: end it in one of .{}",
+                Format::names().replace(", ", ", .")
+            ))
         })?),
     };
     if let Some(file) = &args.file {
         Source::exists(file)?;
     }
     let folder = models::fetch(&args.model, common)?;
-    let string = |key: &str, value: &str| (key.to_string(), format!("{value:?}"));
-    let mut sets = vec![string("model", &folder.to_string_lossy()), string("policy", &args.policy)];
+    let mut sets = vec![text_of("model", &folder.to_string_lossy()), text_of("policy", &args.policy)];
     match &args.file {
-        Some(file) => sets.push(string("input", file)),
-        None => sets.push(string("device", &args.device)),
+        Some(file) => sets.push(text_of("input", file)),
+        None => sets.push(text_of("device", &args.device)),
     }
     if let Some(language) = &args.language {
-        sets.push(string("language", language));
+        sets.push(text_of("language", language));
     }
     let text = match (&args.output, format) {
         (Some(output), Some(format)) => {
-            sets.push(string("output", output));
-            sets.push(string("nodes.notes.format", format.name()));
+            sets.push(text_of("output", output));
+            sets.push(text_of("nodes.notes.format", format.name()));
             text.to_string()
         }
         // Without a file the graph has no writer: its table is the last one.

@@ -16,6 +16,7 @@ mod dump;
 mod execute;
 mod graph;
 mod interrupt;
+mod listen;
 mod memory;
 mod models;
 mod progress;
@@ -67,6 +68,7 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
     oxiline::models::set_defaults(common.cache_dir.as_deref(), common.offline);
     match cli.verb {
         Verb::Transcribe(args) => transcribe::run(*args, &common),
+        Verb::Listen(args) => listen::run(&args, &common),
         Verb::Chat(args) => chat::run(*args, &common),
         Verb::Run(args) => run::run(args, &common),
         Verb::Graph(args) => graph::run(args),

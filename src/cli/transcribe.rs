@@ -174,7 +174,7 @@ fn load_sets(load: &LoadArgs, sets: &mut Vec<(String, String)>) {
 }
 
 /// A setting whose value is a string, whatever it looks like.
-fn text(key: &str, value: &str) -> (String, String) {
+pub(super) fn text(key: &str, value: &str) -> (String, String) {
     (key.into(), quote(value))
 }
 
