@@ -362,7 +362,7 @@ impl Capture<'_> {
                 "{seconds:.2} s of the microphone were lost because the graph did not take them in time"
             ));
         }
-        if xruns > 0 || errors > 0 {
+        if xruns > 0 || errors > super::HARMLESS {
             self.io.note(format!("the microphone itself reported {xruns} overruns and {errors} other errors"));
         }
         if self.timeline.resyncs > 0 {

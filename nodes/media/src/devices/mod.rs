@@ -39,6 +39,10 @@ pub(crate) fn register(registry: &mut Registry) {
     registry.node::<AudioPlay>();
 }
 
+/// So many errors of a device are worth no sentence: ALSA's plug-ins report one or two while a stream starts.
+/// All are in the statistics.
+const HARMLESS: u64 = 10;
+
 /// Frames of a time at a rate.
 fn frames(nanos: oxiline_graph::Nanos, rate: u32) -> usize {
     usize::try_from(i128::from(nanos.max(0)) * i128::from(rate) / 1_000_000_000).unwrap_or(0)

@@ -68,6 +68,8 @@ pub(super) struct Player<'a> {
     told: Nanos,
     reported: Nanos,
     frames_told: Option<Played>,
+    /// The first error of a device.
+    said: Option<String>,
 }
 
 #[derive(Default)]
@@ -109,6 +111,7 @@ impl<'a> Player<'a> {
             told: Nanos::MIN,
             reported: Nanos::MIN,
             frames_told: None,
+            said: None,
             device: None,
         };
         player.take(device);
@@ -429,6 +432,7 @@ impl<'a> Player<'a> {
     }
 
     fn keep(&mut self, device: &Open) {
+        self.said = self.said.take().or_else(|| device.ring.health.said());
         self.counts.xruns += device.ring.health.xruns.load(Relaxed);
         self.counts.errors += device.ring.health.errors.load(Relaxed);
     }
@@ -481,8 +485,9 @@ impl<'a> Player<'a> {
             let seconds = lost_frames as f64 / f64::from(self.form.rate);
             self.io.note(format!("{seconds:.2} s of sound were lost with the device they waited for"));
         }
-        if xruns > 0 || errors > 0 {
-            self.io.note(format!("the loudspeaker itself reported {xruns} underruns and {errors} other errors"));
+        if xruns > 0 || errors > super::HARMLESS {
+            let said = self.said.as_ref().map_or_else(String::new, |said| format!(" (the first: {said})"));
+            self.io.note(format!("the loudspeaker itself reported {xruns} underruns and {errors} other errors{said}"));
         }
         if resyncs > 0 {
             self.io.note(format!("the loudspeaker's time was realigned {resyncs} times"));
