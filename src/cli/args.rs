@@ -53,6 +53,10 @@ pub enum Verb {
     Transcribe(Box<Transcribe>),
     /// Talk with a language model: in a terminal, one answer, or a batch from a pipe
     Chat(Box<super::chat::args::Chat>),
+    /// Texts to vectors, with an embedding model
+    Embed(Box<super::embed::args::Embed>),
+    /// Scores of texts against a query, with a cross-encoder
+    Rerank(Box<super::embed::args::Rerank>),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -372,6 +376,8 @@ pub enum DumpVerb {
     Whisper(Box<DumpWhisper>),
     /// Language model: `input_ids` to `logits hidden greedy_ids`
     Text(DumpText),
+    /// Embedding: a JSON array of texts on standard input to `ids mask hidden embeddings`
+    Embed(DumpEmbed),
     /// Sampling: `logits` (and `previous` tokens) to the `probabilities` tokens are drawn with
     Sample(Box<DumpSample>),
     /// Voice activity: `samples` to `probabilities`
@@ -398,6 +404,23 @@ pub struct InOut {
     pub input: PathBuf,
     /// Safetensors file to write
     #[arg(long, value_name = "OUT")]
+    pub output: PathBuf,
+}
+
+/// `oxiline dump embed`
+#[derive(Debug, Args)]
+pub struct DumpEmbed {
+    /// Model: sentence-transformers folder, GGUF file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Put this prompt of the model before every text
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+    /// Only so many first dimensions
+    #[arg(long, value_name = "N")]
+    pub dim: Option<usize>,
+    /// Safetensors file to write ("-": standard output)
+    #[arg(long, value_name = "OUT", default_value = "-")]
     pub output: PathBuf,
 }
 

@@ -13,6 +13,7 @@ mod bench_model;
 mod chat;
 mod devices;
 mod dump;
+mod embed;
 mod execute;
 mod graph;
 mod interrupt;
@@ -68,6 +69,8 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
     match cli.verb {
         Verb::Transcribe(args) => transcribe::run(*args, &common),
         Verb::Chat(args) => chat::run(*args, &common),
+        Verb::Embed(args) => embed::run(*args, &common),
+        Verb::Rerank(args) => embed::rerank::run(*args, &common),
         Verb::Run(args) => run::run(args, &common),
         Verb::Graph(args) => graph::run(args),
         Verb::Schema(args) => graph::schema(args),

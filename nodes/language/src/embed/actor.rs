@@ -228,7 +228,7 @@ impl Model for RerankerModel {
 }
 
 /// Texts as tokens, by all threads.
-fn prepared<T: Send>(
+fn prepared<T: Send + Sync>(
     pool: &Pool,
     texts: &[String],
     prepare: impl Fn(&str) -> Result<T> + Sync,

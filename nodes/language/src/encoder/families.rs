@@ -320,7 +320,7 @@ fn from_decoder(checkpoint: &Checkpoint) -> Result<Described> {
         let decoder::Mlp::Dense(dense) = &layer.mlp else {
             bail!("{place}: mixtures of experts are not supported as embedding models");
         };
-        if a.softcap.is_some() || names == crate::decoder::names::Names::Gguf { permuted: true } {
+        if a.softcap.is_some() || names == (crate::decoder::names::Names::Gguf { permuted: true }) {
             bail!("{place}: an embedding model with capped scores or interleaved heads is not supported");
         }
         // Of a window that reaches both ways half is on each side, its middle counted once.
