@@ -41,6 +41,7 @@ pub use oxiline_graph as graph;
 pub use oxiline_graph::protocol::embed::{EmbedAbout, EmbedOptions, Embedded, Scored};
 pub use oxiline_graph::protocol::speech::{Segment, Task, TranscribeOptions, TranscribeStats, Word};
 pub use oxiline_graph::{Error, Result};
+pub use oxiline_index as index;
 pub use oxiline_kernels as kernels;
 pub use oxiline_language as language;
 pub use oxiline_language::tools;
@@ -59,6 +60,7 @@ pub fn registry() -> graph::Registry {
     media::register(&mut registry);
     speech::register(&mut registry);
     language::register(&mut registry);
+    index::register(&mut registry);
     #[cfg(feature = "cli")]
     terminal::register(&mut registry);
     registry

@@ -57,6 +57,10 @@ pub enum Verb {
     Embed(Box<super::embed::args::Embed>),
     /// Scores of texts against a query, with a cross-encoder
     Rerank(Box<super::embed::args::Rerank>),
+    /// Make text and media files searchable
+    Index(IndexArgs),
+    /// Find the passage of indexed files that answers a question
+    Search(SearchArgs),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -217,6 +221,46 @@ fn caption_format() -> impl clap::builder::TypedValueParser<Value = Format> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     PossibleValuesParser::new(Format::ALL.map(|(name, _)| name))
         .try_map(|name| Format::by_name(&name).ok_or("no format"))
+}
+
+/// `oxiline index`
+#[derive(Debug, Args)]
+pub struct IndexArgs {
+    /// Folder of the index; made when it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Text, captions, or media, which are transcribed first; files that have not changed are left
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Embedding model
+    #[arg(long, short, value_name = "MODEL", default_value = "all-minilm-l6-v2")]
+    pub model: String,
+    /// Whisper model for media
+    #[arg(long, value_name = "MODEL", default_value = "whisper-base")]
+    pub transcriber: String,
+}
+
+/// `oxiline search`
+#[derive(Debug, Args)]
+pub struct SearchArgs {
+    /// Folder of the index
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// What to look for
+    #[arg(value_name = "QUESTION")]
+    pub question: String,
+    /// Embedding model, where it is kept elsewhere than when the index was made
+    #[arg(long, short, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Most passages
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub top: usize,
+    /// Order them by this cross-encoder
+    #[arg(long, value_name = "MODEL")]
+    pub rerank: Option<String>,
+    /// A JSON object a passage
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `oxiline run`

@@ -21,6 +21,7 @@ mod memory;
 mod models;
 mod progress;
 mod run;
+mod search;
 mod transcribe;
 
 use args::{Cli, Common, Verb};
@@ -71,6 +72,8 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
         Verb::Chat(args) => chat::run(*args, &common),
         Verb::Embed(args) => embed::run(*args, &common),
         Verb::Rerank(args) => embed::rerank::run(*args, &common),
+        Verb::Index(args) => search::index(args, &common),
+        Verb::Search(args) => search::search(args, &common),
         Verb::Run(args) => run::run(args, &common),
         Verb::Graph(args) => graph::run(args),
         Verb::Schema(args) => graph::schema(args),

@@ -134,19 +134,18 @@ impl TextEmbedder {
     /// An unknown prompt, or a text the tokenizer can't represent.
     pub fn prepare(&self, text: &str, options: &EmbedOptions) -> Result<Prepared> {
         let prompt = self.prompt(options)?;
-        // The reference strips what it tokenizes, prompt and text together.
         let joined;
-        let mut text = if prompt.is_empty() {
-            text.trim()
-        } else {
+        let mut text = text;
+        if !prompt.is_empty() {
             joined = format!("{prompt}{text}");
-            joined.trim()
-        };
+            text = &joined;
+        }
         let lower;
         if self.modules.lower {
             lower = text.to_lowercase();
             text = &lower;
         }
+        text = ended(self.encoder.spec().family, text);
         let skipped = match self.modules.pooling.include_prompt || prompt.is_empty() {
             true => 0,
             // Its closing special token stands after the text.
@@ -220,6 +219,11 @@ impl TextEmbedder {
         }
         sum
     }
+}
+
+/// SentencePiece drops white space at a text's end; the files of XLM-RoBERTa's tokenizers don't say so.
+pub(super) fn ended<'a>(family: &str, text: &'a str) -> &'a str {
+    if family == "xlm-roberta" { text.trim_end() } else { text }
 }
 
 /// Do tokenizer and weights belong together?

@@ -8,7 +8,7 @@ use oxiline_graph::{Error, Result, bail};
 use oxiline_kernels::{Pool, ops};
 use oxiline_weights::{Checkpoint, Mode as Open, Tokenizer};
 
-use super::embedder::fits;
+use super::embedder::{ended, fits};
 use super::pooling::{Mode, Pooling};
 use crate::encoder::{Encoder, Linear, LoadOptions, Tokens, describe, head, project};
 use crate::families::keys::{Json, Keys};
@@ -93,7 +93,8 @@ impl TextReranker {
     /// # Errors
     /// A text the tokenizer can't represent.
     pub fn prepare(&self, query: &str, text: &str) -> Result<Pair> {
-        let pair = self.tokenizer.encode_pair(query.trim(), text.trim(), self.most).map_err(Error::msg)?;
+        let ended = |text| ended(self.encoder.spec().family, text);
+        let pair = self.tokenizer.encode_pair(ended(query), ended(text), self.most).map_err(Error::msg)?;
         Ok(Pair { tokens: Tokens { ids: pair.ids, types: pair.types }, cut: pair.cut })
     }
 
