@@ -12,7 +12,9 @@ fn main() -> oxiline::Result<()> {
     };
     let mut texts: Vec<String> = words.collect();
     if texts.is_empty() {
-        texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."].map(Into::into).into();
+        texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
+            .map(Into::into)
+            .into();
     }
     let mut embedder = Embedder::load(&model)?;
     eprintln!("{} dimensions, at most {} tokens", embedder.about().dim, embedder.about().max_tokens);

@@ -90,7 +90,8 @@ fn long_texts_are_cut_and_counted_or_embedded_in_pieces() {
 
 #[test]
 fn similarity_is_a_matrix_of_cosines() {
-    let out = stdout(&with_input(&["embed", "--model", &model("mpnet"), "--similarity"], b"a kettle\na train\na kettle\n"));
+    let out =
+        stdout(&with_input(&["embed", "--model", &model("mpnet"), "--similarity"], b"a kettle\na train\na kettle\n"));
     let rows: Vec<Vec<&str>> = out.lines().map(|l| l.split(' ').collect()).collect();
     assert_eq!(rows.len(), 3);
     assert_eq!((rows[0][0], rows[0][2], rows[1][1]), ("1.0000", "1.0000", "1.0000"));

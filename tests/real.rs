@@ -138,6 +138,7 @@ fn minilm_gives_the_reference_vectors() {
     for (got, want) in vectors[0].dense.iter().zip(first) {
         assert!((got - want).abs() < 2e-6, "{got} for {want}");
     }
-    let cosines = [oxiline::cosine(&vectors[0].dense, &vectors[1].dense), oxiline::cosine(&vectors[0].dense, &vectors[2].dense)];
+    let cosines =
+        [oxiline::cosine(&vectors[0].dense, &vectors[1].dense), oxiline::cosine(&vectors[0].dense, &vectors[2].dense)];
     assert!((cosines[0] - 0.1354).abs() < 1e-4 && (cosines[1] + 0.0198).abs() < 1e-4, "{cosines:?}");
 }

@@ -36,8 +36,7 @@ impl Case {
         self.lengths.iter().for_each(|len| starts.push(starts[starts.len() - 1] + len));
         let rows = starts[starts.len() - 1];
         let reach = self.lengths.iter().max().copied().unwrap_or(0);
-        let relative =
-            self.relative.then(|| Relative { values: values(9, self.heads() * (2 * reach + 1)), reach });
+        let relative = self.relative.then(|| Relative { values: values(9, self.heads() * (2 * reach + 1)), reach });
         Data {
             q: values(1, rows * self.heads() * self.dim).iter().map(|v| v * 4.0).collect(),
             k: values(2, rows * self.kv_heads * self.dim),

@@ -42,8 +42,7 @@ pub fn index(args: IndexArgs, common: &Common) -> Result<Outcome> {
             }
             let passages = passages(file, &args, common, &mut transcriber)?;
             let texts: Vec<&str> = passages.iter().map(|p| p.text.as_str()).collect();
-            let vectors: Vec<Vec<f32>> =
-                embedder.embed(&texts, &options)?.into_iter().map(|one| one.dense).collect();
+            let vectors: Vec<Vec<f32>> = embedder.embed(&texts, &options)?.into_iter().map(|one| one.dense).collect();
             index.put(&name, &stamp, &passages, &vectors)?;
             Ok(Some(passages.len()))
         })();
@@ -108,7 +107,8 @@ fn passages(
     let loaded = transcriber.insert(loaded);
     let options = TranscribeOptions { timestamps: true, ..TranscribeOptions::default() };
     let mut passages = Passages::default();
-    let done = loaded.transcribe_file(file, &options, |segment| passages.push(Place::Time(segment.start), &segment.text));
+    let done =
+        loaded.transcribe_file(file, &options, |segment| passages.push(Place::Time(segment.start), &segment.text));
     match done {
         Ok(result) if result.stats.stopped => Err(Error::Cancelled),
         Ok(_) => Ok(passages.finish()),

@@ -10,7 +10,7 @@ mod passage;
 mod store;
 
 pub use node::{IndexWrite, IndexWriteOptions};
-pub use passage::{Passage, Place, Passages};
+pub use passage::{Passage, Passages, Place};
 pub use store::{About, Hit, Index};
 
 /// Adds the nodes of this crate.

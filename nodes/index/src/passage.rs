@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn captions_keep_their_times() {
-        let text = "WEBVTT\n\n1\n00:00:01.500 --> 00:00:02.000\nHello there.\n\n2\n01:00:03,000 --> 01:00:04,000\nBye.\n";
+        let text =
+            "WEBVTT\n\n1\n00:00:01.500 --> 00:00:02.000\nHello there.\n\n2\n01:00:03,000 --> 01:00:04,000\nBye.\n";
         let passages = Passages::of_text(text);
         assert_eq!(passages[0].text, "WEBVTT");
         assert_eq!(passages[1].place, Place::Time(1.5));

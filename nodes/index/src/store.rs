@@ -114,7 +114,9 @@ impl Index {
         // Last: a folder with this file is an index.
         let part = folder.join(format!("{ABOUT}.part"));
         let text = serde_json::to_string_pretty(about).map_err(|e| failed(&e))?;
-        std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, folder.join(ABOUT))).map_err(|e| failed(&e))?;
+        std::fs::write(&part, text)
+            .and_then(|()| std::fs::rename(&part, folder.join(ABOUT)))
+            .map_err(|e| failed(&e))?;
         Self::open(folder)
     }
 
@@ -297,10 +299,12 @@ mod tests {
         let about = About::new("tiny", 2);
         let index = Index::create(&folder.path().join("i"), &about).expect("an index");
         index
-            .put("a.txt", "1", &[passage(1, "The kettle boils."), passage(9, "A train leaves.")], &[
-                vec![1.0, 0.0],
-                vec![0.0, 1.0],
-            ])
+            .put(
+                "a.txt",
+                "1",
+                &[passage(1, "The kettle boils."), passage(9, "A train leaves.")],
+                &[vec![1.0, 0.0], vec![0.0, 1.0]],
+            )
             .expect("written");
         let hits = index.search("kettle?", &[0.0, 1.0], 5).expect("hits");
         let texts: Vec<&str> = hits.iter().map(|h| h.text.as_str()).collect();

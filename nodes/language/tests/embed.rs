@@ -77,7 +77,11 @@ fn check(name: &str) {
         let options = if prompt_name == "none" { prompt("") } else { prompt(prompt_name) };
         let prepared: Vec<Prepared> = texts.iter().map(|t| model.prepare(t, &options).expect("tokens")).collect();
         for (i, text) in prepared.iter().enumerate() {
-            assert_eq!(text.pieces[0].ids, golden.ids(&format!("{prompt_name}.ids.{i}")), "{name}, {prompt_name}, text {i}");
+            assert_eq!(
+                text.pieces[0].ids,
+                golden.ids(&format!("{prompt_name}.ids.{i}")),
+                "{name}, {prompt_name}, text {i}"
+            );
         }
         let batch: Vec<&Prepared> = prepared.iter().collect();
         let got = model.run(pool, &batch, &options).expect("vectors");
@@ -85,7 +89,11 @@ fn check(name: &str) {
         off[2] = off[2].max(furthest(&flat, &golden.f32(tensor)));
         // Alone, each text has the same bits.
         for (text, together) in prepared.iter().zip(&got) {
-            assert_eq!(model.run(pool, &[text], &options).expect("a vector")[0], *together, "{name}: alone and together");
+            assert_eq!(
+                model.run(pool, &[text], &options).expect("a vector")[0],
+                *together,
+                "{name}: alone and together"
+            );
         }
         if prompt_name != "none" {
             continue;
@@ -131,11 +139,8 @@ fn bge_m3_gives_weights_and_vectors_of_tokens() {
     let mut off = [furthest(&dense, &golden.f32("dense")), 0.0, 0.0];
     for (i, one) in got.iter().enumerate() {
         assert_eq!(prepared[i].pieces[0].ids, golden.ids(&format!("ids.{i}")));
-        let mut want: Vec<(u32, f32)> = golden
-            .ids(&format!("sparse_ids.{i}"))
-            .into_iter()
-            .zip(golden.f32(&format!("sparse_w.{i}")))
-            .collect();
+        let mut want: Vec<(u32, f32)> =
+            golden.ids(&format!("sparse_ids.{i}")).into_iter().zip(golden.f32(&format!("sparse_w.{i}"))).collect();
         want.sort_by_key(|(id, _)| *id);
         assert_eq!(one.sparse.iter().map(|s| s.0).collect::<Vec<_>>(), want.iter().map(|s| s.0).collect::<Vec<_>>());
         for (got, want) in one.sparse.iter().zip(&want) {

@@ -98,7 +98,10 @@ impl Counts {
         }
         match &self.first_bad {
             Some(first) => {
-                say(format_args!("oxiline: {} texts were skipped ({NOTHING} stands in their place): {first}", self.bad));
+                say(format_args!(
+                    "oxiline: {} texts were skipped ({NOTHING} stands in their place): {first}",
+                    self.bad
+                ));
                 Outcome::Failed
             }
             None => Outcome::Done,

@@ -127,7 +127,8 @@ pub struct EmbedderModel {
 
 impl Model for EmbedderModel {
     const KIND: &'static str = "embedder";
-    const ABOUT: &'static str = "An embedding model from a sentence-transformers folder or a GGUF file: texts to vectors.";
+    const ABOUT: &'static str =
+        "An embedding model from a sentence-transformers folder or a GGUF file: texts to vectors.";
     type Options = EmbedderOptions;
     type Protocol = EmbedText;
     type Session = Queue<Prepared>;
@@ -215,11 +216,16 @@ impl Model for RerankerModel {
     fn step(&mut self, jobs: &mut [Job<'_, Self>]) {
         let (pool, model) = (Pool::global(), &self.model);
         let prepare = |ask: &RerankRequest| prepared(pool, &ask.texts, |text| model.prepare(&ask.query, text));
-        step(jobs, prepare, |pair: &Pair| pair.tokens.ids.len(), |job, batch| {
-            let scored = model.run(pool, batch)?;
-            job.reply(scored);
-            Ok(())
-        });
+        step(
+            jobs,
+            prepare,
+            |pair: &Pair| pair.tokens.ids.len(),
+            |job, batch| {
+                let scored = model.run(pool, batch)?;
+                job.reply(scored);
+                Ok(())
+            },
+        );
     }
 
     fn memory(&self) -> u64 {

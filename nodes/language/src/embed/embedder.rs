@@ -103,7 +103,9 @@ impl TextEmbedder {
             bail!("{dim} dimensions were asked for; this model's vectors have {}", self.modules.dim);
         }
         if (options.sparse || options.colbert) && self.m3.is_none() {
-            bail!("this model gives no weights or vectors of tokens: sparse_linear.pt and colbert_linear.pt are not there");
+            bail!(
+                "this model gives no weights or vectors of tokens: sparse_linear.pt and colbert_linear.pt are not there"
+            );
         }
         Ok(())
     }

@@ -104,7 +104,8 @@ impl Modules {
             }
         }
         let Some(pooling) = pooling else { bail!("{}: there is no Pooling module", file.display()) };
-        let mut found = Self { pooling, modules, dim, prompts: Vec::new(), default_prompt: None, most: None, lower: false };
+        let mut found =
+            Self { pooling, modules, dim, prompts: Vec::new(), default_prompt: None, most: None, lower: false };
         found.settings(folder)?;
         Ok(found)
     }

@@ -162,7 +162,8 @@ impl Node for TextRerank {
         loop {
             match segments.next(&mut waiting)? {
                 Next::Text(text) => {
-                    let request = RerankRequest { query: self.options.query.clone(), texts: [text.value.clone()].into() };
+                    let request =
+                        RerankRequest { query: self.options.query.clone(), texts: [text.value.clone()].into() };
                     let replies = match session.ask(request) {
                         Ok(replies) => replies,
                         Err(error) if error.is_cancelled() => return Err(error),

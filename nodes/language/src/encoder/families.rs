@@ -137,7 +137,9 @@ fn modernbert(checkpoint: &Checkpoint, j: &Json) -> Result<Described> {
     let (attention_bias, mlp_bias) = (j.flag("attention_bias")?.unwrap_or(false), j.flag("mlp_bias")?.unwrap_or(false));
     let global: Vec<bool> = match j.texts("layer_types")? {
         Some(types) if types.len() == count => types.iter().map(|t| t == "full_attention").collect(),
-        Some(types) => bail!("{} has {} entries, but num_hidden_layers is {count}", j.place("layer_types"), types.len()),
+        Some(types) => {
+            bail!("{} has {} entries, but num_hidden_layers is {count}", j.place("layer_types"), types.len())
+        }
         None => (0..count).map(|i| i % every == 0).collect(),
     };
     let parameters = j.object("rope_parameters")?;

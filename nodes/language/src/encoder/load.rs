@@ -43,7 +43,11 @@ pub(super) struct LayerWeights {
 /// Rows of a table that are looked up: where they lie in the file, or packed.
 pub(super) enum Table {
     /// f32, f16 or bf16 in the (mapped) file: nothing is copied but the rows looked up.
-    Stored { checkpoint: Arc<Checkpoint>, name: String, kind: BlockType },
+    Stored {
+        checkpoint: Arc<Checkpoint>,
+        name: String,
+        kind: BlockType,
+    },
     Packed(Matrix),
 }
 
@@ -190,9 +194,7 @@ impl Loader<'_> {
         let bias = match (bias, rows) {
             (false, _) => None,
             (true, None) => Some(self.values(&bias_of(&name), &[out_dim])?),
-            (true, Some((first, all))) => {
-                Some(self.values(&bias_of(&name), &[all])?[first..first + out_dim].to_vec())
-            }
+            (true, Some((first, all))) => Some(self.values(&bias_of(&name), &[all])?[first..first + out_dim].to_vec()),
         };
         Ok(Linear { weight, bias })
     }

@@ -285,7 +285,8 @@ fn rotation(rope: &Rope, len: usize) -> Rotation {
     let grown = match rope.scaling {
         Scaling::Dynamic { factor, original } => {
             let (len, dims) = ((len as f64).max(original), rope.dims as f64);
-            let by = if rope.dims > 2 { (factor * len / original - (factor - 1.0)).powf(dims / (dims - 2.0)) } else { 1.0 };
+            let by =
+                if rope.dims > 2 { (factor * len / original - (factor - 1.0)).powf(dims / (dims - 2.0)) } else { 1.0 };
             &Rope::plain(rope.theta * by, rope.dims)
         }
         _ => rope,
