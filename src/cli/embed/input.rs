@@ -110,7 +110,12 @@ impl Texts {
                 self.done = reader.position().byte();
                 match record.get(*column) {
                     Some(bytes) => bytes.to_vec(),
-                    None => return Ok(Some(self.bad(format_args!("has no column {}", *column + 1)))),
+                    None => {
+                        return Ok(Some({
+                            let column = *column + 1;
+                            self.bad(format_args!("has no column {column}"))
+                        }));
+                    }
                 }
             }
         };

@@ -150,13 +150,13 @@ pub fn run(args: Embed, common: &Common) -> Result<Outcome> {
         let good: std::sync::Arc<[String]> =
             items.iter().filter_map(|i| if let Item::Text(text) = i { Some(text.clone()) } else { None }).collect();
         let (mut waiting, mut line, mut at, mut failed) = (items.into_iter().peekable(), String::new(), 0, Ok(()));
-        let mut bad = |counts: &mut Counts, out: &mut Out, why: String, matrix: &[Vec<f32>]| {
+        let bad = |counts: &mut Counts, out: &mut Out, why: String, matrix: &[Vec<f32>]| {
             counts.bad(why);
             // A matrix has no place for what is missing.
             if args.similarity && matrix.len() < MATRIX { Ok(()) } else { out.line(NOTHING) }
         };
         let result = embedder.embed_each(good.clone(), &options, |one| {
-            let mut take = || {
+            let take = || {
                 while let Some(Item::Bad(why)) = waiting.next_if(|i| matches!(i, Item::Bad(_))) {
                     bad(&mut counts, &mut out, why, &matrix)?;
                 }
