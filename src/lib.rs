@@ -5,6 +5,7 @@
 //!
 //! - [`Engine`]: a conversation with a language model in a few lines, without a graph.
 //! - [`Transcriber`]: speech to text in a few lines, without a graph.
+//! - [`Embedder`], [`Reranker`]: texts to vectors, and scores of texts against a query.
 //! - [`graphs`]: the built-in graphs, and running graphs from files or code.
 //! - [`registry`]: every node and model kind of this build; add your own and run graphs with them.
 //! - [`models`]: models by folder, `org/name` or known name.
@@ -23,6 +24,7 @@
 //! ```
 
 mod cancel;
+mod embedder;
 pub mod engine;
 pub mod graphs;
 pub mod models;
@@ -31,12 +33,15 @@ pub mod terminal;
 mod transcriber;
 
 pub use cancel::CancelHandle;
+pub use embedder::{Embedder, Reranker, cosine};
 pub use engine::{Engine, EngineOptions, Event, Flow, Turn};
 
 pub use oxiline_backends as backends;
 pub use oxiline_graph as graph;
+pub use oxiline_graph::protocol::embed::{EmbedAbout, EmbedOptions, Embedded, Scored};
 pub use oxiline_graph::protocol::speech::{Segment, Task, TranscribeOptions, TranscribeStats, Word};
 pub use oxiline_graph::{Error, Result};
+pub use oxiline_index as index;
 pub use oxiline_kernels as kernels;
 pub use oxiline_language as language;
 pub use oxiline_language::tools;
@@ -55,6 +60,7 @@ pub fn registry() -> graph::Registry {
     media::register(&mut registry);
     speech::register(&mut registry);
     language::register(&mut registry);
+    index::register(&mut registry);
     #[cfg(feature = "cli")]
     terminal::register(&mut registry);
     registry

@@ -123,3 +123,22 @@ fn smollm2_is_known_by_its_name() {
     assert_eq!(shown["parameters"].as_u64().map(|n| n / 1_000_000), Some(134));
     assert_eq!(shown["context"], 8192);
 }
+
+#[test]
+fn minilm_gives_the_reference_vectors() {
+    let Some(model) = model("all-minilm-l6-v2") else { return };
+    let mut embedder = oxiline::Embedder::load(model.to_str().expect("path")).expect("a model");
+    let texts = [
+        "The quick brown fox jumps over the lazy dog.",
+        "Der schnelle braune Fuchs springt über den faulen Hund.",
+        "机器学习是人工智能的一个分支。",
+    ];
+    let vectors = embedder.embed(&texts, &oxiline::EmbedOptions::default()).expect("vectors");
+    let first = [0.043934, 0.058934, 0.048178, 0.077548, 0.026744, -0.03763];
+    for (got, want) in vectors[0].dense.iter().zip(first) {
+        assert!((got - want).abs() < 2e-6, "{got} for {want}");
+    }
+    let cosines =
+        [oxiline::cosine(&vectors[0].dense, &vectors[1].dense), oxiline::cosine(&vectors[0].dense, &vectors[2].dense)];
+    assert!((cosines[0] - 0.1354).abs() < 1e-4 && (cosines[1] + 0.0198).abs() < 1e-4, "{cosines:?}");
+}

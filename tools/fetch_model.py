@@ -92,6 +92,7 @@ def archive_path(archive, cache):
 
 def unpack(members, catalog, cache, target):
     """Joins archive members ("ID:path") into one file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     with open(target, "wb") as out:
         for member in members:
             ident, inner = member.split(":", 1)

@@ -28,6 +28,7 @@ mod packed;
 pub mod pool;
 mod q8;
 pub mod quant;
+pub mod ragged;
 pub mod rope;
 mod tile;
 

@@ -143,6 +143,20 @@ pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
     });
 }
 
+/// `x *= y`.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn mul(pool: &Pool, x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "as many factors as values");
+    let parts = Parts::new(x);
+    pool.run_chunks(y.len(), SMALL, |range| {
+        // SAFETY: every chunk is its own.
+        let x = unsafe { parts.part(range.clone()) };
+        x.iter_mut().zip(&y[range]).for_each(|(x, y)| *x *= y);
+    });
+}
+
 /// Softmax of one row in place (subtracting the maximum); all `-inf` gives NaN like the references.
 pub fn softmax(row: &mut [f32]) {
     Isa::current().call(Softmax { row, log: false });

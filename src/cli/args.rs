@@ -55,6 +55,14 @@ pub enum Verb {
     Listen(Listen),
     /// Talk with a language model: in a terminal, one answer, or a batch from a pipe
     Chat(Box<super::chat::args::Chat>),
+    /// Texts to vectors, with an embedding model
+    Embed(Box<super::embed::args::Embed>),
+    /// Scores of texts against a query, with a cross-encoder
+    Rerank(Box<super::embed::args::Rerank>),
+    /// Make text and media files searchable
+    Index(IndexArgs),
+    /// Find the passage of indexed files that answers a question
+    Search(SearchArgs),
     /// Run graphs from TOML files, all in this process
     Run(Run),
     /// Check, show or draw a graph file
@@ -243,6 +251,46 @@ fn caption_format() -> impl clap::builder::TypedValueParser<Value = Format> {
         .try_map(|name| Format::by_name(&name).ok_or("no format"))
 }
 
+/// `oxiline index`
+#[derive(Debug, Args)]
+pub struct IndexArgs {
+    /// Folder of the index; made when it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Text, captions, or media, which are transcribed first; files that have not changed are left
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Embedding model
+    #[arg(long, short, value_name = "MODEL", default_value = "all-minilm-l6-v2")]
+    pub model: String,
+    /// Whisper model for media
+    #[arg(long, value_name = "MODEL", default_value = "whisper-base")]
+    pub transcriber: String,
+}
+
+/// `oxiline search`
+#[derive(Debug, Args)]
+pub struct SearchArgs {
+    /// Folder of the index
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// What to look for
+    #[arg(value_name = "QUESTION")]
+    pub question: String,
+    /// Embedding model, where it is kept elsewhere than when the index was made
+    #[arg(long, short, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Most passages
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub top: usize,
+    /// Order them by this cross-encoder
+    #[arg(long, value_name = "MODEL")]
+    pub rerank: Option<String>,
+    /// A JSON object a passage
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `oxiline run`
 #[derive(Debug, Args)]
 pub struct Run {
@@ -400,6 +448,8 @@ pub enum DumpVerb {
     Whisper(Box<DumpWhisper>),
     /// Language model: `input_ids` to `logits hidden greedy_ids`
     Text(DumpText),
+    /// Embedding: a JSON array of texts on standard input to `ids mask hidden embeddings`
+    Embed(DumpEmbed),
     /// Sampling: `logits` (and `previous` tokens) to the `probabilities` tokens are drawn with
     Sample(Box<DumpSample>),
     /// Voice activity: `samples` to `probabilities`
@@ -426,6 +476,23 @@ pub struct InOut {
     pub input: PathBuf,
     /// Safetensors file to write
     #[arg(long, value_name = "OUT")]
+    pub output: PathBuf,
+}
+
+/// `oxiline dump embed`
+#[derive(Debug, Args)]
+pub struct DumpEmbed {
+    /// Model: sentence-transformers folder, GGUF file, `org/name` or a known name
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Put this prompt of the model before every text
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+    /// Only so many first dimensions
+    #[arg(long, value_name = "N")]
+    pub dim: Option<usize>,
+    /// Safetensors file to write ("-": standard output)
+    #[arg(long, value_name = "OUT", default_value = "-")]
     pub output: PathBuf,
 }
 

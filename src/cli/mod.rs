@@ -13,6 +13,7 @@ mod bench_model;
 mod chat;
 mod devices;
 mod dump;
+mod embed;
 mod execute;
 mod graph;
 mod interrupt;
@@ -21,6 +22,7 @@ mod memory;
 mod models;
 mod progress;
 mod run;
+mod search;
 mod transcribe;
 
 use args::{Cli, Common, Verb};
@@ -70,6 +72,10 @@ fn dispatch(cli: Cli) -> Result<Outcome> {
         Verb::Transcribe(args) => transcribe::run(*args, &common),
         Verb::Listen(args) => listen::run(&args, &common),
         Verb::Chat(args) => chat::run(*args, &common),
+        Verb::Embed(args) => embed::run(*args, &common),
+        Verb::Rerank(args) => embed::rerank::run(*args, &common),
+        Verb::Index(args) => search::index(args, &common),
+        Verb::Search(args) => search::search(args, &common),
         Verb::Run(args) => run::run(args, &common),
         Verb::Graph(args) => graph::run(args),
         Verb::Schema(args) => graph::schema(args),

@@ -4,6 +4,8 @@
 
 pub mod chat;
 pub mod decoder;
+pub mod embed;
+pub mod encoder;
 pub mod families;
 pub mod grammar;
 pub mod llm;
@@ -15,4 +17,8 @@ pub fn register(registry: &mut oxiline_graph::Registry) {
     registry.model::<llm::LlmModel>();
     registry.node::<llm::LlmGenerate>();
     registry.node::<llm::LlmChat>();
+    registry.model::<embed::EmbedderModel>();
+    registry.model::<embed::RerankerModel>();
+    registry.node::<embed::TextEmbed>();
+    registry.node::<embed::TextRerank>();
 }

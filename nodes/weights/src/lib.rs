@@ -22,4 +22,4 @@ pub use blob::Mode;
 pub use checkpoint::{Checkpoint, Keep, MatrixRequest, TensorInfo};
 pub use dtype::Dtype;
 pub use error::{Error, ErrorKind, Result};
-pub use tokenizer::{DecodeStream, Special, Tokenizer};
+pub use tokenizer::{DecodeStream, Encoded, Special, Tokenizer};

@@ -30,6 +30,11 @@ impl Out {
         let bytes = ids.iter().flat_map(|&v| i64::from(v).to_le_bytes()).collect();
         Self { name: name.into(), dtype: Dtype::I64, shape: vec![ids.len()], bytes }
     }
+
+    /// The same values in another shape.
+    pub fn shaped(self, shape: &[usize]) -> Self {
+        Self { shape: shape.to_vec(), ..self }
+    }
 }
 
 /// The one-dimensional f32 tensor `name` of a safetensors file (f64, f16, bf16 and i16 are converted;
@@ -125,6 +130,11 @@ pub fn write(path: &Path, tensors: &[Out], metadata: Vec<(String, String)>) -> R
         .collect::<Result<_>>()?;
     let metadata = (!metadata.is_empty()).then(|| metadata.into_iter().collect());
     let bytes = safetensors::serialize(views, metadata).map_err(|e| failed(&e))?;
+    if path == Path::new("-") {
+        use std::io::Write;
+        let mut out = std::io::stdout().lock();
+        return out.write_all(&bytes).and_then(|()| out.flush()).map_err(|e| failed(&e));
+    }
     // A link's file is replaced, not the link; a device or pipe is written itself.
     let path = &if path.is_symlink() { path.canonicalize().unwrap_or(path.into()) } else { path.to_path_buf() };
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {

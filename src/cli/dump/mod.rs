@@ -1,5 +1,6 @@
 //! `oxiline dump`: exact tensors in, exact tensors out. See docs/dump.md.
 
+mod embed;
 mod file;
 mod input;
 mod quant;
@@ -21,6 +22,7 @@ pub fn run(args: Dump) -> Result<Outcome> {
     match args.what {
         DumpVerb::Whisper(args) => whisper::run(*args)?,
         DumpVerb::Text(args) => text::run(args)?,
+        DumpVerb::Embed(args) => embed::run(args)?,
         DumpVerb::Sample(args) => sample::run(*args)?,
         DumpVerb::Vad(args) => vad::run(args)?,
         DumpVerb::Resample(args) => resample::run(args)?,

@@ -12,6 +12,8 @@ use shell::{Failed, cargo, run, say};
 const SMALL: &str = "whisper-tiny.en";
 /// Language model of the tests that always run.
 const TALKER: &str = "smollm2-135m-instruct";
+/// The embedding model that the tests run on real weights.
+const EMBEDDER: &str = "all-minilm-l6-v2";
 /// Model of the demonstration and of `check-all --real`.
 const REAL: &str = "whisper-base";
 
@@ -67,6 +69,7 @@ fn check_all(real: bool) -> Result<(), Failed> {
     let live = setup::virtual_audio()?;
     let models = fetch(SMALL, None)?.parent().map(Path::to_path_buf).unwrap_or_default();
     fetch(TALKER, None)?;
+    fetch(EMBEDDER, None)?;
     if real {
         fetch(REAL, None)?;
     }

@@ -67,6 +67,12 @@ impl Decoder {
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Self> {
         let (spec, names) = crate::families::describe(checkpoint)?;
+        if spec.bidirectional {
+            bail!(
+                "{}: this model sees in both directions: it is an embedding model, not one that generates",
+                checkpoint.folder().display()
+            );
+        }
         Self::from_spec(checkpoint, spec, &names, options, progress)
     }
 

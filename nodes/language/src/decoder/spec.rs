@@ -23,6 +23,8 @@ pub struct Spec {
     pub logit_softcap: Option<f32>,
     /// Added to every norm weight as it is loaded: 1 where files keep `w` of `1 + w`.
     pub norm_offset: f32,
+    /// Positions see those after them too: it embeds text and does not generate.
+    pub bidirectional: bool,
     /// Rotations of positions that layers choose from.
     pub ropes: Vec<Rope>,
     /// The layers in order.

@@ -157,6 +157,7 @@ impl Sizes {
             tied,
             logit_softcap: None,
             norm_offset: 0.0,
+            bidirectional: false,
             ropes: vec![rope],
             layers,
         }

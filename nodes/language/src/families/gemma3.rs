@@ -1,6 +1,6 @@
 //! Gemma 3, text: windows on most layers, two rotations, norms around every part.
 
-use oxiline_graph::{Result, bail};
+use oxiline_graph::Result;
 
 use super::common::{self, Defaults, Sizes, activation};
 use super::keys::{Json, Keys};
@@ -77,9 +77,6 @@ fn ropes(j: &Json, sizes: &Sizes) -> Result<[Rope; 2]> {
 
 fn config(c: &Config<'_>) -> Result<Described> {
     let j = &c.json;
-    if j.flag("use_bidirectional_attention")?.unwrap_or(false) {
-        bail!("{} is true: this is an embedding model, not one that generates", j.place("use_bidirectional_attention"));
-    }
     let defaults =
         Defaults { heads: Some(8), kv_heads: Some(4), head_dim: Some(256), vocab: Some(262_208), context: 131_072 };
     let sizes = Sizes::json(j, &defaults)?;
@@ -102,7 +99,9 @@ fn config(c: &Config<'_>) -> Result<Described> {
         tied: common::tied(j, &c.outer, c.checkpoint, &names, Some(true))?,
         ropes: ropes(j, &sizes)?,
     };
-    Ok((build(&sizes, rules), names))
+    let mut spec = build(&sizes, rules);
+    spec.bidirectional = j.flag("use_bidirectional_attention")?.unwrap_or(false);
+    Ok((spec, names))
 }
 
 fn gguf(g: &Gguf<'_>) -> Result<Described> {

@@ -8,7 +8,7 @@ use oxiline_weights::gguf::{Metadata, Value as Gguf};
 use serde_json::{Map, Value};
 
 /// Named values of one file. A null is as good as an absent key.
-pub(super) trait Keys {
+pub(crate) trait Keys {
     /// The file and the key, for messages.
     fn place(&self, key: &str) -> String;
     fn has(&self, key: &str) -> bool;
@@ -44,7 +44,7 @@ pub(super) trait Keys {
 }
 
 /// An object of a JSON file.
-pub(super) struct Json {
+pub(crate) struct Json {
     file: PathBuf,
     /// `text_config.` or nothing.
     path: String,
@@ -52,7 +52,7 @@ pub(super) struct Json {
 }
 
 impl Json {
-    pub(super) fn new(file: PathBuf, value: Value) -> Result<Self> {
+    pub(crate) fn new(file: PathBuf, value: Value) -> Result<Self> {
         match value {
             Value::Object(map) => Ok(Self { file, path: String::new(), map }),
             _ => bail!("{}: not a JSON object; download the file again", file.display()),
@@ -64,7 +64,7 @@ impl Json {
     }
 
     /// The object at `key`.
-    pub(super) fn object(&self, key: &str) -> Result<Option<Self>> {
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Self>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(map)) => {
@@ -75,7 +75,7 @@ impl Json {
     }
 
     /// The strings at `key`.
-    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>> {
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let list = value.as_array().and_then(|l| l.iter().map(|v| v.as_str().map(str::to_owned)).collect());
         if list.is_none() {
@@ -85,7 +85,7 @@ impl Json {
     }
 
     /// The whole numbers at `key`.
-    pub(super) fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>> {
+    pub(crate) fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let whole = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok());
         let list = value.as_array().and_then(|l| l.iter().map(whole).collect());
@@ -133,7 +133,7 @@ impl Keys for Json {
 }
 
 /// The keys of an architecture in GGUF metadata: `head_count` is `llama.attention.head_count`.
-pub(super) struct Meta<'a> {
+pub(crate) struct Meta<'a> {
     pub file: PathBuf,
     pub arch: String,
     pub meta: &'a Metadata,

@@ -5,7 +5,7 @@
 
 mod common;
 mod gemma3;
-mod keys;
+pub(crate) mod keys;
 mod llama;
 mod qwen;
 mod qwen2;

@@ -44,7 +44,19 @@ pub(super) fn config(
     let names = common::names(c.checkpoint);
     let tied = common::tied(j, &c.outer, c.checkpoint, &names, None)?;
     let rope = common::rope(j, &sizes, 10_000.0)?;
-    Ok((sizes.spec(kind.name, tied, rope, layers), names))
+    let mut spec = sizes.spec(kind.name, tied, rope, layers);
+    spec.bidirectional = bidirectional(c)?;
+    Ok((spec, names))
+}
+
+/// Embedding models of this shape see in both directions: their files say so, or name code of their
+/// own that does.
+fn bidirectional(c: &Config<'_>) -> Result<bool> {
+    if let Some(causal) = c.json.flag("is_causal")? {
+        return Ok(!causal);
+    }
+    let Some(map) = c.outer.object("auto_map")? else { return Ok(false) };
+    Ok(map.text("AutoModel").is_ok_and(|code| code.is_some_and(|code| code.starts_with("modeling_qwen"))))
 }
 
 pub(super) fn gguf(g: &Gguf<'_>, kind: &Kind, mlp: impl Fn(&Sizes, usize) -> Result<Mlp>) -> Result<Described> {

@@ -116,10 +116,10 @@ fn select<'a>(names: &'a [String], subdir: Option<&str>) -> Vec<&'a str> {
         let top = !n.contains('/')
             && [".json", ".txt", ".model", ".jinja"].iter().any(|e| n.ends_with(e))
             && (!n.ends_with(".index.json") || n == format!("{whole}.index.json"));
-        // Modules of sentence-transformers: `1_Pooling/config.json`.
-        top || (n.matches('/').count() == 1
-            && n.ends_with("/config.json")
-            && n.starts_with(|c: char| c.is_ascii_digit()))
+        // Modules of sentence-transformers: `1_Pooling/config.json`, and heads of BGE-M3.
+        let module = n.matches('/').count() == 1 && n.starts_with(|c: char| c.is_ascii_digit());
+        let of_module = module && ["config.json", "model.safetensors"].iter().any(|e| n.ends_with(&format!("/{e}")));
+        top || of_module || matches!(n, "sparse_linear.pt" | "colbert_linear.pt")
     };
     let weights: Vec<&str> = inside.iter().copied().filter(|n| is_weight(&local(n))).collect();
     if weights.is_empty() {

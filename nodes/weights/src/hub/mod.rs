@@ -36,6 +36,13 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("whisper-large-v3-turbo", "openai/whisper-large-v3-turbo"),
     ("distil-large-v3", "distil-whisper/distil-large-v3"),
     ("smollm2-135m-instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+    ("all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+    ("all-mpnet-base-v2", "sentence-transformers/all-mpnet-base-v2"),
+    ("bge-m3", "BAAI/bge-m3"),
+    ("bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),
+    ("multilingual-e5-small", "intfloat/multilingual-e5-small"),
+    ("embeddinggemma-300m", "google/embeddinggemma-300m"),
+    ("qwen3-embedding-0.6b", "Qwen/Qwen3-Embedding-0.6B"),
 ];
 
 /// How far the download of one file is.

@@ -1,6 +1,7 @@
 //! Text to token ids and back, behind a type of our own.
 
 mod gguf;
+mod limit;
 mod plain;
 mod pretokenize;
 mod special;
@@ -18,6 +19,7 @@ use crate::error::{Error, Result, shown};
 /// Largest tokenizer file read.
 const MAX_FILE: u64 = 256 << 20;
 
+pub use limit::Encoded;
 pub use special::Special;
 pub use stream::DecodeStream;
 
