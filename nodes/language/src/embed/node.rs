@@ -103,7 +103,7 @@ impl Node for TextEmbed {
                             cut += u64::from(one.cut > 0);
                             let tensor = Tensor { shape: [one.dense.len()].into(), data: one.dense.into() };
                             let value = Embed { modality: "text".into(), tensor };
-                            output.send(Timed { header: text.header.clone(), value })?;
+                            output.send(Timed { header: text.header, value })?;
                         }
                     }
                 }
@@ -175,11 +175,11 @@ impl Node for TextRerank {
                     for one in replies.into_iter().flatten() {
                         let data = json!({"scores": one.scores, "text": text.value});
                         let event = Event { kind: "score".into(), data: Arc::new(data) };
-                        scores.send(Timed { header: text.header.clone(), value: event })?;
+                        scores.send(Timed { header: text.header, value: event })?;
                         let first = one.scores.first().copied().unwrap_or(f32::NEG_INFINITY);
                         if self.options.least.is_none_or(|least| first >= least) {
                             let value = Text { text: text.value.as_str().into(), delta: false };
-                            output.send(Timed { header: text.header.clone(), value })?;
+                            output.send(Timed { header: text.header, value })?;
                         }
                     }
                 }
