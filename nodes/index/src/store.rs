@@ -327,7 +327,7 @@ mod tests {
         let about = About::new("tiny", 1);
         let index = Index::create(folder.path(), &about).expect("an index");
         index.put("a", "1", &[passage(1, "whole")], &[vec![1.0]]).expect("written");
-        let mut writer: IndexWriter = index.inner.writer_with_num_threads(1, WRITER).expect("a writer");
+        let writer: IndexWriter = index.inner.writer_with_num_threads(1, WRITER).expect("a writer");
         let mut half = TantivyDocument::new();
         half.add_text(index.fields.text, "half");
         half.add_text(index.fields.file, "b");

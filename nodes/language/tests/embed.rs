@@ -98,8 +98,8 @@ fn check(name: &str) {
         if prompt_name != "none" {
             continue;
         }
-        for i in 0..2 {
-            let hidden = model.encoder().forward(pool, &[&prepared[i].pieces[0]]).expect("hidden states");
+        for (i, text) in prepared.iter().take(2).enumerate() {
+            let hidden = model.encoder().forward(pool, &[&text.pieces[0]]).expect("hidden states");
             off[0] = off[0].max(furthest(&hidden, &golden.f32(&format!("none.hidden.{i}"))));
         }
         let mut layers = Vec::new();

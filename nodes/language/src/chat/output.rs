@@ -69,6 +69,11 @@ impl OutputFormat {
         Self { thinking: has("<think>").then_some(Marks { open: "<think>", close: "</think>" }), calls }
     }
 
+    /// The same without calls: whatever looks like one is the answer's text.
+    pub fn without_calls(self) -> Self {
+        Self { calls: None, ..self }
+    }
+
     /// A parser of the answer to a prompt, whose end may open a thought already. `tools` tell which
     /// arguments are texts.
     pub fn answer_to(self, prompt: &str, tools: Arc<[Value]>) -> OutputParser {

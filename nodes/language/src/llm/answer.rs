@@ -54,6 +54,8 @@ impl Answer {
         let end = tongue.tokenizer.decode(tail(prompt), false).map_err(Error::msg)?;
         // Raw text is given back raw.
         let format = if matches!(generate.prompt, Prompt::Chat(_)) { tongue.format } else { OutputFormat::default() };
+        // An answer of a given form is that form, also where a call has it too.
+        let format = if constraint.is_some() { format.without_calls() } else { format };
         Ok(Self {
             sampler: Sampler::new(&generate.sampling)?,
             stream: tongue.tokenizer.decode_stream(false),
