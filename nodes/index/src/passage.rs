@@ -71,17 +71,18 @@ impl Passages {
     /// The passages of a text file: lines, or the cues of SubRip or WebVTT captions.
     pub fn of_text(text: &str) -> Vec<Passage> {
         let mut passages = Self::default();
+        let captions = text.lines().any(|line| cue(line).is_some());
+        // In captions: the time of the cue one is in; none in a header, a note, or between cues.
         let mut time = None;
         for (i, line) in text.lines().enumerate() {
-            if let Some(at) = cue(line) {
+            if !captions {
+                passages.push(Place::Line(i as u64 + 1), line);
+            } else if let Some(at) = cue(line) {
                 time = Some(at);
-                continue;
-            }
-            match time {
-                // Between cues stand empty lines and numbers.
-                Some(_) if line.trim().is_empty() || line.trim().bytes().all(|b| b.is_ascii_digit()) => {}
-                Some(at) => passages.push(Place::Time(at), line),
-                None => passages.push(Place::Line(i as u64 + 1), line),
+            } else if line.trim().is_empty() {
+                time = None;
+            } else if let Some(at) = time {
+                passages.push(Place::Time(at), line);
             }
         }
         passages.finish()
@@ -130,9 +131,7 @@ mod tests {
         let text =
             "WEBVTT\n\n1\n00:00:01.500 --> 00:00:02.000\nHello there.\n\n2\n01:00:03,000 --> 01:00:04,000\nBye.\n";
         let passages = Passages::of_text(text);
-        assert_eq!(passages[0].text, "WEBVTT");
-        assert_eq!(passages[1].place, Place::Time(1.5));
-        assert_eq!(passages[1].text, "Hello there. Bye.");
+        assert_eq!(passages, [Passage { place: Place::Time(1.5), text: "Hello there. Bye.".into() }]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A device's callback touches nothing but its end of a [`ring`]; the node at the other end follows the
 //! device's own clock with a [`dll`], brings its sound to graph time with [`steer`] unless the device *is*
-//! the graph's clock, and opens it again ([`reopen`]) when it went away. Devices come from a [`Host`]: the
+//! the graph's clock, and opens it again when it went away. Devices come from a [`Host`]: the
 //! system's behind the feature `audio-devices`, simulated ones in tests.
 
 mod capture;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Two passes in a row say it at the same place (LocalAgreement-2: Liu et al. 2020, Macháček et al. 2023).
+    /// Two passes in a row say it at the same place, with sound behind it (LocalAgreement-2: Liu et al. 2020, Macháček et al. 2023).
     #[default]
     LocalAgreement,
     /// It ended a second or more before the sound did.
@@ -19,6 +19,8 @@ pub enum Policy {
 
 /// Speech behind a word that makes it certain under [`Policy::StablePrefix`], seconds.
 const BEHIND: f64 = 1.0;
+/// A word that ends so near to the end of the sound may be cut off: two passes can mishear it alike. Seconds.
+const CUT: f64 = 0.1;
 /// Times of the same word differ so much between passes, seconds.
 const SLACK: f64 = 0.1;
 /// Longest run of words that is looked for twice at the border of what is certain.
@@ -42,7 +44,10 @@ impl Agreement {
     pub fn pass(&mut self, words: Vec<Word>, end: f64) {
         let new = self.behind_the_certain(words);
         let sure = match self.policy {
-            Policy::LocalAgreement => self.open.iter().zip(&new).take_while(|(a, b)| same(a, b)).count(),
+            Policy::LocalAgreement => {
+                let whole = |word: &Word| word.end + CUT <= end;
+                self.open.iter().zip(&new).take_while(|(a, b)| same(a, b) && whole(b)).count()
+            }
             Policy::StablePrefix => new.iter().take_while(|word| word.end + BEHIND <= end).count(),
             Policy::FinalOnly => 0,
         };
