@@ -30,15 +30,18 @@ impl CancelHandle {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Makes `call` what a cancel cancels, also one that came just before.
-    pub(crate) fn begin<P: Protocol>(&self, call: &Call<'_, P>)
+    /// Makes `call` what a cancel cancels; true if one came just before. Then what the call still sends,
+    /// which may be all of a short answer, is not to be told.
+    pub(crate) fn begin<P: Protocol>(&self, call: &Call<'_, P>) -> bool
     where
         P::Reply: Send,
     {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(call.canceller()));
-        if self.is_asked() {
+        let asked = self.is_asked();
+        if asked {
             call.cancel();
         }
+        asked
     }
 
     /// Nothing runs any more.

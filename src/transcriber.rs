@@ -96,7 +96,7 @@ impl Transcriber {
         let mut result = Transcription::default();
         let cancel = self.cancel.clone();
         let call = self.session.call(request)?;
-        cancel.begin(&call);
+        let asked = cancel.begin(&call);
         let mut outcome = Ok(());
         for reply in call {
             match reply {
@@ -116,6 +116,7 @@ impl Transcriber {
         }
         cancel.end();
         cancel.clear();
+        result.stats.stopped |= asked;
         outcome.map(|()| result)
     }
 

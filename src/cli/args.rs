@@ -99,7 +99,7 @@ pub struct Listen {
     #[arg(long, short, value_name = "LANG")]
     pub language: Option<String>,
     /// When a word counts as certain
-    #[arg(long, value_name = "POLICY", value_parser = ["local-agreement", "stable-prefix", "final-only"], default_value = "local-agreement")]
+    #[arg(long, value_name = "POLICY", value_parser = ["local-agreement", "align-att", "stable-prefix", "final-only"], default_value = "local-agreement")]
     pub policy: String,
     /// Write the captions to this file too; its name says the format (vtt, srt, txt, json, tsv, lrc)
     #[arg(long, short, value_name = "OUT")]

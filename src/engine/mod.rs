@@ -269,8 +269,8 @@ impl Engine {
 
     fn run(&mut self, request: Generate, each: &mut dyn FnMut(Event<'_>) -> Flow) -> Result<Turn> {
         let call = self.session.call(LlmRequest::Generate(Box::new(request)))?;
-        self.cancel.begin(&call);
         let mut turn = turn::Collect::default();
+        turn.told_to_stop = self.cancel.begin(&call);
         let mut outcome = Ok(());
         let canceller = call.canceller();
         for reply in call {

@@ -150,7 +150,7 @@ proptest! {
         parts in prop::collection::vec((prop::collection::vec(0_usize..6, 0..9), 1_usize..3), 0..5),
         size in 300_usize..9000,
         step in 100_u64..1500,
-        policy in prop_oneof![Just(Policy::LocalAgreement), Just(Policy::StablePrefix), Just(Policy::FinalOnly)],
+        policy in prop_oneof![Just(Policy::LocalAgreement), Just(Policy::AlignAtt), Just(Policy::StablePrefix), Just(Policy::FinalOnly)],
     ) {
         let options = AsrStreamOptions { policy, step: Span::ms(step), ..AsrStreamOptions::default() };
         let updates = updates(options, Trees::default(), stream(&parts, size));

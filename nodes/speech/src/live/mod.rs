@@ -3,6 +3,7 @@
 //! Speech is transcribed again and again while it grows; a policy says what of a hypothesis is certain. What is
 //! certain only grows, whatever the model says later.
 
+mod figures;
 mod node;
 mod policy;
 

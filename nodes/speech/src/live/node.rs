@@ -13,6 +13,7 @@ use oxiline_graph::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::figures::Figures;
 use super::policy::{Agreement, Policy};
 
 const RATE: u64 = 16_000;
@@ -27,7 +28,7 @@ const LEAST: u64 = RATE / 2;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsrStreamOptions {
-    /// What of a hypothesis is certain: `local-agreement`, `stable-prefix`, or `final-only`.
+    /// What of a hypothesis is certain: `local-agreement`, `align-att`, `stable-prefix`, or `final-only`.
     pub policy: Policy,
     /// New speech before the next pass. A pass covers at least as much new speech as the last one took time.
     pub step: Span,
@@ -101,8 +102,10 @@ impl Node for AsrStream {
             segments: 0,
             judged: false,
             born: 0,
+            captured: 0,
             passes: 0,
             busy: 0,
+            figures: Figures::default(),
         };
         let ended = run.all(&input);
         // A segment that was shown is ended, however the work ends.
@@ -139,6 +142,8 @@ struct Open {
     covered: u64,
     took: Nanos,
     language: Option<String>,
+    /// What was said just before, where speech was cut.
+    before: Option<String>,
 }
 
 impl Open {
@@ -158,8 +163,11 @@ struct Run<'a> {
     judged: bool,
     /// When the newest sound was captured.
     born: Nanos,
+    /// Media time at its end.
+    captured: Nanos,
     passes: u64,
     busy: Nanos,
+    figures: Figures,
 }
 
 impl Run<'_> {
@@ -184,6 +192,7 @@ impl Run<'_> {
         }
         self.judged = true;
         self.born = item.header.born;
+        self.captured = item.header.pts + item.header.dur;
         if item.header.flags & Header::SPEECH == 0 {
             return self.close();
         }
@@ -202,6 +211,7 @@ impl Run<'_> {
             covered: 0,
             took: 0,
             language: None,
+            before: None,
         });
         // Sound that is missing is silence, so that times stay true.
         let missing = item.header.pts - (open.start + nanos(open.len()));
@@ -237,7 +247,7 @@ impl Run<'_> {
             if text == open.shown || text.0.is_empty() && text.1.is_empty() {
                 return Ok(());
             }
-            self.show(&mut open, text, false)
+            self.show(&mut open, text, None)
         });
         self.open = Some(open);
         result
@@ -254,7 +264,7 @@ impl Run<'_> {
                 language,
                 task: self.options.task,
                 words: true,
-                initial_prompt: self.options.initial_prompt.clone(),
+                initial_prompt: open.before.clone().or_else(|| self.options.initial_prompt.clone()),
                 // Voice activity has been judged already.
                 skip_silence: false,
                 ..TranscribeOptions::default()
@@ -286,7 +296,7 @@ impl Run<'_> {
             }
         };
         open.words.finish(words);
-        self.end(open)
+        self.end(open, true)
     }
 
     /// The window is full: what is certain becomes a segment, the rest goes on as the next one.
@@ -306,20 +316,22 @@ impl Run<'_> {
             covered: 0,
             took: open.took,
             language: open.language.clone(),
+            before: Some(open.words.stable()),
         };
         let certain = open.words.certain().to_vec();
         open.words = Agreement::new(self.options.policy);
         open.words.finish(certain);
         self.open = Some(next);
-        self.end(open)
+        self.end(open, false)
     }
 
-    fn end(&mut self, mut open: Open) -> Result<()> {
+    /// `over`: nothing was said after it, for now.
+    fn end(&mut self, mut open: Open, over: bool) -> Result<()> {
         let stable = open.words.stable();
         if stable.is_empty() && open.id.is_none() {
             return Ok(());
         }
-        self.show(&mut open, (stable, String::new()), true)
+        self.show(&mut open, (stable, String::new()), Some(over))
     }
 
     /// What was shown of speech that is given up is its final text.
@@ -327,13 +339,15 @@ impl Run<'_> {
         match self.open.take() {
             Some(mut open) if open.id.is_some() => {
                 let stable = open.words.stable();
-                self.show(&mut open, (stable, String::new()), true)
+                self.show(&mut open, (stable, String::new()), Some(false))
             }
             _ => Ok(()),
         }
     }
 
-    fn show(&mut self, open: &mut Open, text: (String, String), last: bool) -> Result<()> {
+    /// Sends a revision; `over` says of a segment's last one whether the speech is over, too.
+    fn show(&mut self, open: &mut Open, text: (String, String), over: Option<bool>) -> Result<()> {
+        let last = over.is_some();
         let id = *open.id.get_or_insert_with(|| {
             self.segments += 1;
             self.segments
@@ -362,6 +376,9 @@ impl Run<'_> {
             lag: (self.io.now() - self.born).max(0),
             ..Update::default()
         };
+        let offset = self.io.now() - self.born + self.captured;
+        self.figures
+            .take(&update, open.words.certain().len(), (over == Some(true)).then_some(t1), |media| offset - media);
         open.rev += 1;
         open.shown = text;
         let mut item = Timed::at(open.start, t1 - open.start, Transcript(Arc::new(update)));
@@ -371,9 +388,12 @@ impl Run<'_> {
         self.output.send(item)
     }
 
-    fn report(&self) {
+    fn report(&mut self) {
         self.io.count("segments", self.segments);
         self.io.count("passes", self.passes);
         self.io.report("busy_s", (self.busy as f64 / 1e9).into());
+        for (name, value) in self.figures.report() {
+            self.io.report(name, value);
+        }
     }
 }

@@ -11,6 +11,8 @@ pub enum Policy {
     /// Two passes in a row say it at the same place, with sound behind it (LocalAgreement-2: Liu et al. 2020, Macháček et al. 2023).
     #[default]
     LocalAgreement,
+    /// The model's attention to it ended half a second or more before the sound did (AlignAtt: Papi et al. 2023).
+    AlignAtt,
     /// It ended a second or more before the sound did.
     StablePrefix,
     /// Its segment is over: one pass a segment, no text before.
@@ -19,12 +21,12 @@ pub enum Policy {
 
 /// Speech behind a word that makes it certain under [`Policy::StablePrefix`], seconds.
 const BEHIND: f64 = 1.0;
+/// The same under [`Policy::AlignAtt`]: 25 positions of the encoder.
+const ATTENDED: f64 = 0.5;
 /// A word that ends so near to the end of the sound may be cut off: two passes can mishear it alike. Seconds.
-const CUT: f64 = 0.1;
-/// Times of the same word differ so much between passes, seconds.
-const SLACK: f64 = 0.1;
-/// Longest run of words that is looked for twice at the border of what is certain.
-const OVERLAP: usize = 5;
+const CUT: f64 = 0.3;
+/// So many letters may differ to find the border of what is certain a second nearer to where it was.
+const EDITS_A_SECOND: f64 = 1.0;
 
 /// The words of one segment. Times in seconds from where the segment's sound begins.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +50,7 @@ impl Agreement {
                 let whole = |word: &Word| word.end + CUT <= end;
                 self.open.iter().zip(&new).take_while(|(a, b)| same(a, b) && whole(b)).count()
             }
+            Policy::AlignAtt => new.iter().take_while(|word| word.end + ATTENDED <= end).count(),
             Policy::StablePrefix => new.iter().take_while(|word| word.end + BEHIND <= end).count(),
             Policy::FinalOnly => 0,
         };
@@ -65,15 +68,7 @@ impl Agreement {
     /// What of a hypothesis comes after the certain words, at times that never run backwards.
     fn behind_the_certain(&self, words: Vec<Word>) -> Vec<Word> {
         let Some(last) = self.certain.last() else { return words };
-        let mut new: Vec<Word> = words.into_iter().filter(|word| word.start + SLACK >= last.end).collect();
-        // A word at the border may come again at a slightly later time.
-        let most = OVERLAP.min(new.len()).min(self.certain.len());
-        let again = (1..=most)
-            .rev()
-            .find(|&n| self.certain[self.certain.len() - n..].iter().zip(&new).all(|(a, b)| same(a, b)));
-        // A word that is really said twice stays: its copy begins where the first one ended, not where it began.
-        let again = again.filter(|&n| new[n - 1].start < last.end);
-        new.drain(..again.unwrap_or(0));
+        let mut new = self.beyond_the_border(words, last.end);
         let mut least = last.end;
         for word in &mut new {
             word.start = word.start.max(least);
@@ -81,6 +76,37 @@ impl Agreement {
             least = word.end;
         }
         new
+    }
+
+    /// What of a whole hypothesis comes after the certain words, which ended at `border`.
+    ///
+    /// The times of words near a border differ between passes by more than a short word lasts, so the border
+    /// is where the certain text and a beginning of the hypothesis differ least, letter by letter; times only
+    /// decide between places that fit alike.
+    fn beyond_the_border(&self, mut words: Vec<Word>, border: f64) -> Vec<Word> {
+        let certain: Vec<char> = self.certain.iter().flat_map(plain).collect();
+        // Edits that make the certain letters from those of the hypothesis so far (Levenshtein), by their count.
+        let mut edits: Vec<usize> = (0..=certain.len()).collect();
+        let cost = |edits: &[usize], start: f64| edits[certain.len()] as f64 + EDITS_A_SECOND * (start - border).abs();
+        let mut best = (cost(&edits, words.first().map_or(border, |word| word.start)), 0);
+        for i in 0..words.len() {
+            for letter in plain(&words[i]) {
+                let mut diagonal = edits[0];
+                edits[0] += 1;
+                for (j, c) in certain.iter().enumerate() {
+                    let replaced = diagonal + usize::from(*c != letter);
+                    diagonal = edits[j + 1];
+                    edits[j + 1] = replaced.min(diagonal + 1).min(edits[j] + 1);
+                }
+            }
+            // Behind the last word there is nothing that could begin late.
+            let start = words.get(i + 1).map_or(border, |word| word.start);
+            let cost = cost(&edits, start);
+            if cost < best.0 {
+                best = (cost, i + 1);
+            }
+        }
+        words.split_off(best.1)
     }
 
     /// The certain words.
@@ -109,13 +135,14 @@ fn text(words: &[Word]) -> String {
     words.iter().map(|word| word.text.as_str()).collect()
 }
 
+/// The letters and digits of a word, in lower case.
+fn plain(word: &Word) -> impl Iterator<Item = char> {
+    word.text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase)
+}
+
 /// The same word, whatever its case and the marks around it.
 fn same(a: &Word, b: &Word) -> bool {
-    let plain = |word: &Word| -> String {
-        word.text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
-    };
-    let (x, y) = (plain(a), plain(b));
-    if x.is_empty() { a.text.trim() == b.text.trim() } else { x == y }
+    if plain(a).next().is_none() { a.text.trim() == b.text.trim() } else { plain(a).eq(plain(b)) }
 }
 
 #[cfg(test)]
@@ -179,7 +206,7 @@ mod tests {
         #[test]
         fn what_is_certain_only_grows(
             passes in prop::collection::vec(prop::collection::vec(("[ab]{1,2}", 0.0_f64..0.6, 0.0_f64..0.6), 0..8), 1..8),
-            policy in prop_oneof![Just(Policy::LocalAgreement), Just(Policy::StablePrefix), Just(Policy::FinalOnly)],
+            policy in prop_oneof![Just(Policy::LocalAgreement), Just(Policy::AlignAtt), Just(Policy::StablePrefix), Just(Policy::FinalOnly)],
         ) {
             let mut words = Agreement::new(policy);
             let mut before = String::new();
