@@ -95,6 +95,10 @@ pub struct TranscribeOptions {
     pub skip_silence: bool,
     /// Seed of the sampling at temperatures above 0.
     pub seed: u64,
+    /// Seconds without sound that the encoder sees after the clip's end; none: up to 30 s of clip and padding,
+    /// what models are trained on. Less is faster and for hypotheses that are replaced anyway.
+    #[serde(skip)]
+    pub padding: Option<f64>,
     /// Only tell the languages' probabilities.
     #[serde(skip)]
     pub detect_only: bool,
@@ -120,6 +124,7 @@ impl Default for TranscribeOptions {
             batch: 0,
             skip_silence: true,
             seed: 0,
+            padding: None,
             detect_only: false,
         }
     }

@@ -21,6 +21,9 @@ const RATE: u64 = 16_000;
 const HOLE: Nanos = 500_000_000;
 /// Sound in which a language is taken to be known.
 const LANGUAGE_AFTER: u64 = 3 * RATE;
+/// Seconds of padding that the model sees after speech that goes on, in place of as many as fill 30 s: most of
+/// the work of a pass is its encoder's.
+const PADDING: f64 = 8.0;
 /// Shortest sound worth a pass.
 const LEAST: u64 = RATE / 2;
 
@@ -239,7 +242,7 @@ impl Run<'_> {
     /// A pass over the open speech, and what it changes.
     fn pass(&mut self) -> Result<()> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
-        let words = self.transcribe(&mut open);
+        let words = self.transcribe(&mut open, true);
         let result = words.and_then(|words| {
             let end = open.len() as f64 / RATE as f64;
             open.words.pass(words, end);
@@ -253,8 +256,8 @@ impl Run<'_> {
         result
     }
 
-    /// The words of all the open speech.
-    fn transcribe(&mut self, open: &mut Open) -> Result<Vec<Word>> {
+    /// The words of all the open speech, which may still go on.
+    fn transcribe(&mut self, open: &mut Open, goes_on: bool) -> Result<Vec<Word>> {
         let began = self.io.now();
         let language = open.language.clone().unwrap_or_else(|| self.options.language.clone());
         let request = TranscribeRequest {
@@ -267,6 +270,7 @@ impl Run<'_> {
                 initial_prompt: open.before.clone().or_else(|| self.options.initial_prompt.clone()),
                 // Voice activity has been judged already.
                 skip_silence: false,
+                padding: goes_on.then_some(PADDING),
                 ..TranscribeOptions::default()
             },
         };
@@ -288,7 +292,7 @@ impl Run<'_> {
     /// The speech is over: its last pass, and its final text.
     fn close(&mut self) -> Result<()> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
-        let words = match self.transcribe(&mut open) {
+        let words = match self.transcribe(&mut open, false) {
             Ok(words) => words,
             Err(error) => {
                 self.open = Some(open);

@@ -75,7 +75,7 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    /// A pass over windows `[3000, bins]`.
+    /// A pass over windows `[frames, bins]`.
     pub(crate) fn new(windows: Vec<Vec<f32>>) -> Self {
         Self { windows, done: 0, scratch: Scratch::default() }
     }
@@ -128,12 +128,13 @@ impl Encoder {
     }
 
     fn stem(&self, pool: &Pool, mel: &[f32], config: &Config) -> Vec<f32> {
-        debug_assert_eq!(mel.len(), Mel::WINDOW * config.mel_bins);
+        debug_assert!(mel.len() <= Mel::WINDOW * config.mel_bins);
         let mut wide = Vec::new();
         self.conv1.run_with(pool, mel, Epilogue::Gelu, &mut wide);
         let mut hidden = Vec::new();
         self.conv2.run_with(pool, &wide, Epilogue::Gelu, &mut hidden);
-        ops::add(pool, &mut hidden, &self.positions);
+        let len = hidden.len();
+        ops::add(pool, &mut hidden, &self.positions[..len]);
         hidden
     }
 }

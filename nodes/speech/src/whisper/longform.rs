@@ -44,6 +44,17 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The encoder window from frame `seek` on, `[frames, bins]`: 3000 frames, or fewer for a clip that is short
+    /// and to be padded less.
+    pub fn window(&self, seek: usize) -> Vec<f32> {
+        let mut window = self.mel.window(seek);
+        let padding = self.options.padding.map(|seconds| (seconds.max(0.0) / FRAME_S) as usize);
+        let frames = padding.map_or(Mel::WINDOW, |padding| self.samples / 160 + padding);
+        // The convolutions halve the frames; kernels work on rows by eights.
+        window.truncate(frames.next_multiple_of(16).min(Mel::WINDOW) * self.mel.bins);
+        window
+    }
+
     /// Seconds of the clip.
     pub fn clip_s(&self) -> f64 {
         self.samples as f64 / 16_000.0
@@ -142,10 +153,11 @@ impl<S: Lane> Run<S> {
         self.stats.skipped += 1;
     }
 
-    /// The window to encode, `[3000, bins]`: frames behind the stretch's end are 0.
+    /// The window to encode: frames behind the stretch's end are 0.
     pub fn window(&self, shared: &Shared) -> Vec<f32> {
-        let mut window = shared.mel.window(self.seek);
-        window[self.frames * shared.mel.bins..].fill(0.0);
+        let mut window = shared.window(self.seek);
+        let heard = (self.frames * shared.mel.bins).min(window.len());
+        window[heard..].fill(0.0);
         window
     }
 

@@ -94,16 +94,18 @@ impl Whisper {
         self.bytes
     }
 
-    /// Starts an encoder pass over log-mel windows of `[3000, bins]` each ([`Mel::window`]).
-    /// Err when a window has another size.
+    /// Starts an encoder pass over log-mel windows of `[frames, bins]` each ([`Mel::window`]): 3000 frames, or
+    /// an even number of fewer. Err when a window has another size.
     pub fn begin_encode(&self, windows: &[&[f32]]) -> Result<Encoding> {
-        let size = Mel::WINDOW * self.config.mel_bins;
-        if let Some(window) = windows.iter().find(|window| window.len() != size) {
+        let bins = self.config.mel_bins;
+        let fits = |window: &&&[f32]| {
+            !window.is_empty() && window.len().is_multiple_of(2 * bins) && window.len() <= Mel::WINDOW * bins
+        };
+        if let Some(window) = windows.iter().find(|window| !fits(window)) {
             bail!(
-                "an encoder window has {} values, but this model takes {} frames of {} bins",
+                "an encoder window has {} values, but this model takes at most {} frames of {bins} bins, an even number",
                 window.len(),
-                Mel::WINDOW,
-                self.config.mel_bins
+                Mel::WINDOW
             );
         }
         Ok(Encoding::new(windows.iter().map(|window| window.to_vec()).collect()))
@@ -114,13 +116,13 @@ impl Whisper {
         self.encoder.step(Pool::global(), &self.config, encoding)
     }
 
-    /// The output of a finished pass, `[source_positions, width]` per window.
+    /// The output of a finished pass, `[frames / 2, width]` per window.
     pub fn finish_encode(&self, mut encoding: Encoding) -> Vec<Vec<f32>> {
         while !self.encode_step(&mut encoding) {}
         encoding.into_windows()
     }
 
-    /// Encodes windows `[3000, bins]`; several at once give bitwise the same as one at a time.
+    /// Encodes windows, at most `[3000, bins]` each; several at once give bitwise the same as one at a time.
     /// `cancelled` is asked between layers; Err([`Error::Cancelled`]) when it says true.
     pub fn encode(&self, windows: &[&[f32]], cancelled: &dyn Fn() -> bool) -> Result<Vec<Vec<f32>>> {
         let mut encoding = self.begin_encode(windows)?;
@@ -133,11 +135,11 @@ impl Whisper {
     }
 
     /// A stream on an encoded window: its cross-attention keys and values are computed here, once.
-    /// Err when `encoded` is not `[source_positions, width]`.
+    /// Err when `encoded` is not `[positions, width]` with at most the model's positions.
     pub fn start(&self, encoded: &[f32]) -> Result<Stream> {
         let size = self.config.source_positions * self.config.width;
-        if encoded.len() != size {
-            bail!("an encoded window has {} values, but this model's have {size}", encoded.len());
+        if encoded.is_empty() || encoded.len() > size || !encoded.len().is_multiple_of(self.config.width) {
+            bail!("an encoded window has {} values, but this model's have at most {size}", encoded.len());
         }
         Ok(self.decoder.start(Pool::global(), &self.config, encoded))
     }

@@ -314,10 +314,10 @@ impl<S: Lane> Transcription<S> {
         }
     }
 
-    /// The windows to encode, `[3000, bins]` each.
+    /// The windows to encode, at most `[3000, bins]` each.
     pub fn windows(&self) -> Vec<Vec<f32>> {
         if let Tongue::Encode { seek } = self.tongue {
-            return vec![self.shared.mel.window(seek)];
+            return vec![self.shared.window(seek)];
         }
         let waiting = self.active.iter().filter(|run| matches!(run.stage, Stage::Encode));
         waiting.map(|run| run.window(&self.shared)).collect()
