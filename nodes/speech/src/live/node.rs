@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::Figures;
 use super::policy::{Agreement, Policy};
+use crate::whisper::speech::loops;
 
 const RATE: u64 = 16_000;
 /// A hole this long in the sound ends a segment.
@@ -24,6 +25,10 @@ const LANGUAGE_AFTER: u64 = 3 * RATE;
 /// Seconds of padding that the model sees after speech that goes on, in place of as many as fill 30 s: most of
 /// the work of a pass is its encoder's.
 const PADDING: f64 = 8.0;
+/// Tokens that nobody says in a second, in any script.
+const MOST_TOKENS: usize = 24;
+/// Tokens a second that somebody may say but not by repeating himself.
+const LOOP_TOKENS: f64 = 8.0;
 /// Shortest sound worth a pass.
 const LEAST: u64 = RATE / 2;
 
@@ -128,6 +133,14 @@ fn nanos(samples: u64) -> Nanos {
 
 fn time(start: Nanos, seconds: f64) -> Nanos {
     start + (seconds * 1e9).round() as Nanos
+}
+
+/// Text that nobody said, in so many seconds of sound: what the model itself takes for improbable where it half
+/// hears no speech, or more repetitions than a mouth can make. Music mostly, which voice activity can't always
+/// tell from a voice.
+fn doubtful(segment: &Segment, seconds: f64) -> bool {
+    let improbable = segment.avg_logprob < -1.0 && segment.no_speech_prob > 0.3;
+    improbable || segment.tokens.len() as f64 > LOOP_TOKENS * seconds && loops(&segment.tokens)
 }
 
 /// Speech that goes on.
@@ -271,14 +284,17 @@ impl Run<'_> {
                 // Voice activity has been judged already.
                 skip_silence: false,
                 padding: goes_on.then_some(PADDING),
+                // A hypothesis that loops must not hold up the next pass.
+                max_tokens: 32 + (open.len() / RATE) as usize * MOST_TOKENS,
                 ..TranscribeOptions::default()
             },
         };
+        let seconds = open.len() as f64 / RATE as f64;
         let mut words = Vec::new();
         for reply in self.session.call(request)? {
             match reply? {
                 TranscribeReply::Language { code, .. } if open.len() >= LANGUAGE_AFTER => open.language = Some(code),
-                TranscribeReply::Segment(Segment { words: more, .. }) => words.extend(more),
+                TranscribeReply::Segment(segment) if !doubtful(&segment, seconds) => words.extend(segment.words),
                 _ => {}
             }
         }
