@@ -89,8 +89,8 @@ fn what_is_said_live_is_what_is_said_offline_and_nothing_is_taken_back() {
     let report = &asr["reports"];
     assert_eq!(report["retractions"], 0);
     let seconds = |name: &str, of: &str| report[name][of].as_f64().expect("seconds");
-    // Half a second is the shortest sound worth a pass; the rest is where speech is found to begin.
-    assert!(seconds("time_to_first_partial_s", "mean") <= 0.8, "{report}");
+    // Half a second is the shortest sound worth a pass; a first hypothesis that is doubtful waits for the second.
+    assert!(seconds("time_to_first_partial_s", "mean") <= 1.1, "{report}");
     // Agreement takes a pass more than a word.
     assert!(seconds("commit_latency_s", "mean") <= 1.0, "{report}");
     // Speech is over when `min_silence` (0.5 s) has passed, of which `pad` (0.3 s) counts as speech.

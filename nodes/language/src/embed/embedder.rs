@@ -158,6 +158,7 @@ impl TextEmbedder {
             false => self.tokenizer.encode_within(text, self.most).map(|one| vec![one]),
         }
         .map_err(Error::msg)?;
+        pieces.iter().try_for_each(|piece| known(&piece.ids, self.encoder.spec().vocab))?;
         let cut = pieces.iter().map(|p| p.cut).sum();
         let pieces = pieces.into_iter().map(|p| Tokens { ids: p.ids, types: p.types }).collect();
         Ok(Prepared { pieces, prompt: skipped, cut })
@@ -226,6 +227,14 @@ impl TextEmbedder {
 /// SentencePiece drops white space at a text's end; the files of XLM-RoBERTa's tokenizers don't say so.
 pub(super) fn ended<'a>(family: &str, text: &'a str) -> &'a str {
     if family == "xlm-roberta" { text.trim_end() } else { text }
+}
+
+/// Tokens that a text names, such as `<image_soft_token>`, may be none of this model's.
+pub(super) fn known(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|id| **id as usize >= vocab) {
+        Some(id) => bail!("the text has the special token {id}, but the model's table has {vocab} rows"),
+        None => Ok(()),
+    }
 }
 
 /// Do tokenizer and weights belong together?

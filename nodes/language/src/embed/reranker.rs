@@ -8,7 +8,7 @@ use oxiline_graph::{Error, Result, bail};
 use oxiline_kernels::{Pool, ops};
 use oxiline_weights::{Checkpoint, Mode as Open, Tokenizer};
 
-use super::embedder::{ended, fits};
+use super::embedder::{ended, fits, known};
 use super::pooling::{Mode, Pooling};
 use crate::encoder::{Encoder, Linear, LoadOptions, Tokens, describe, head, project};
 use crate::families::keys::{Json, Keys};
@@ -95,6 +95,7 @@ impl TextReranker {
     pub fn prepare(&self, query: &str, text: &str) -> Result<Pair> {
         let ended = |text| ended(self.encoder.spec().family, text);
         let pair = self.tokenizer.encode_pair(ended(query), ended(text), self.most).map_err(Error::msg)?;
+        known(&pair.ids, self.encoder.spec().vocab)?;
         Ok(Pair { tokens: Tokens { ids: pair.ids, types: pair.types }, cut: pair.cut })
     }
 

@@ -94,7 +94,7 @@ impl Tokenizer {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Error::malformed(format!("not a usable tokenizer: {e}")))?;
         let special = guard(|| Ok(Special::from_folder(folder, &inner))).unwrap_or_default();
-        let max_id = inner.get_vocab(true).into_values().max().unwrap_or(0);
+        let max_id = inner.get_vocab(false).into_values().max().unwrap_or(0);
         Ok(Self::new(inner, special, max_id))
     }
 
@@ -150,7 +150,8 @@ impl Tokenizer {
         self.0.special.ends.binary_search(&id).is_ok()
     }
 
-    /// The largest id of the vocabulary, rows that only fill it included.
+    /// The largest id of the vocabulary without added tokens: some models (Gemma 3) ship with added tokens for other
+    /// sizes of the family, for which their own table has no row.
     pub fn max_id(&self) -> u32 {
         self.0.max_id
     }
