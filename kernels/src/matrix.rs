@@ -9,7 +9,6 @@ use crate::lanes::{BF16, Elem, F16, N};
 use crate::packed::acts::Acts;
 use crate::packed::{self, Packed};
 use crate::pool::{Parts, Pool};
-use crate::q8::{Q8, Rows};
 use crate::quant::BlockType;
 
 /// How a matrix keeps its weights.
@@ -50,7 +49,6 @@ enum Data {
     F32(Buf<f32>),
     F16(Buf<F16>),
     BF16(Buf<BF16>),
-    Q8(Q8),
     Packed(Packed, Storage),
 }
 
@@ -254,7 +252,8 @@ impl Matrix {
             assert_eq!(row.len(), in_dim, "a row of {in_dim} weights");
             row
         };
-        Self { out_dim, in_dim, data: Data::Q8(Q8::given(Pool::global(), out_dim, in_dim, row, scales)) }
+        let packed = Packed::from_q8(Pool::global(), out_dim, in_dim, row, scales);
+        Self { out_dim, in_dim, data: Data::Packed(packed, Storage::Q8) }
     }
 
     /// From any source of row-major values (`value(row * in_dim + column)`), asked once for each in
@@ -273,7 +272,9 @@ impl Matrix {
             Storage::BF16 | Storage::Blocks(BlockType::BF16) => {
                 Data::BF16(pack(pool, out_dim, in_dim, |i| BF16::from_f32(value(i))))
             }
-            Storage::Q8 | Storage::Blocks(BlockType::Q8_0) => Data::Q8(Q8::pack(pool, out_dim, in_dim, row)),
+            Storage::Q8 | Storage::Blocks(BlockType::Q8_0) => {
+                Data::Packed(Packed::quantise_q8(pool, out_dim, in_dim, row), Storage::Q8)
+            }
             Storage::Q4 | Storage::Blocks(BlockType::Q4_0) => {
                 Data::Packed(Packed::quantise_q4(pool, out_dim, in_dim, row), Storage::Q4)
             }
@@ -298,7 +299,6 @@ impl Matrix {
             Data::F32(_) => Storage::F32,
             Data::F16(_) => Storage::F16,
             Data::BF16(_) => Storage::BF16,
-            Data::Q8(_) => Storage::Q8,
             Data::Packed(_, storage) => storage,
         }
     }
@@ -309,7 +309,6 @@ impl Matrix {
             Data::F32(d) => d.len() * 4,
             Data::F16(d) => d.len() * 2,
             Data::BF16(d) => d.len() * 2,
-            Data::Q8(d) => d.values.len() + d.scales.len() * 4,
             Data::Packed(d, _) => d.bytes(),
         }
     }
@@ -332,7 +331,6 @@ impl Matrix {
             Data::F32(d) => gather(d, row, into),
             Data::F16(d) => gather(d, row, into),
             Data::BF16(d) => gather(d, row, into),
-            Data::Q8(d) => d.row(row, into),
             Data::Packed(d, _) => d.row(row, into),
         }
     }
@@ -478,7 +476,6 @@ impl Matrix {
 
     fn input<'a>(&self, pool: &Pool, x: &'a [f32], stride: usize, tokens: usize) -> Input<'a> {
         match self.data {
-            Data::Q8(_) => Input::Q8(Rows::quantise(pool, Isa::current(), x, stride, tokens, self.in_dim)),
             Data::Packed(ref d, _) => {
                 Input::Acts(Acts::new(pool, Isa::current(), x, stride, tokens, self.in_dim, d.wide()))
             }
@@ -524,11 +521,6 @@ impl Matrix {
             Data::F32(d) => float!(d),
             Data::F16(d) => float!(d),
             Data::BF16(d) => float!(d),
-            Data::Q8(d) => {
-                if let Input::Q8(rows) = input {
-                    d.matmul(pool, isa, rows, panels, bias, epilogue, y, y_stride);
-                }
-            }
             Data::Packed(matrix, _) => {
                 if let Input::Acts(acts) = input {
                     let y = Parts::new(y);
@@ -543,6 +535,5 @@ impl Matrix {
 /// Activations as the storage wants them.
 enum Input<'a> {
     F32 { x: &'a [f32], stride: usize, tokens: usize },
-    Q8(Rows),
     Acts(Acts),
 }

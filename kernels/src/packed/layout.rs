@@ -166,6 +166,10 @@ pub(crate) struct Layout {
     pub table: [u8; 16],
 }
 
+/// Our own 8 bits: signed bytes, a float scale for 32.
+pub(crate) const Q8: Layout =
+    Layout { code: Code::S8, sub: 0, blocks: 1, min: false, offset: 0, form: Form::F32, factor: 1.0, table: [0; 16] };
+
 impl Layout {
     /// Bytes of float scales and minima.
     pub(crate) fn floats(&self) -> usize {

@@ -23,6 +23,7 @@ use crate::packed::acts::Acts;
 use crate::packed::layout::{BLOCK, Form, Layout, Record};
 use crate::packed::split::Splitter;
 use crate::pool::{Parts, Pool};
+use crate::q8;
 use crate::quant::BlockType;
 
 pub(crate) use affine::supported as affine_supported;
@@ -100,6 +101,46 @@ impl Packed {
         })
     }
 
+    /// Quantises rows that `row` writes as f32 to 8 bits, a float scale for 32; the last block is filled up
+    /// with zeros.
+    pub(crate) fn quantise_q8(
+        pool: &Pool,
+        out_dim: usize,
+        in_dim: usize,
+        row: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Self {
+        Self::pack(pool, out_dim, in_dim, layout::Q8, |r, put| {
+            let mut values = vec![0.0; in_dim];
+            row(r, &mut values);
+            for (b, x) in values.chunks(BLOCK).enumerate() {
+                let mut q = [0; BLOCK];
+                let scale = q8::quantise(x, &mut q);
+                put(b, &eight_bits(scale, &q));
+            }
+        })
+    }
+
+    /// Integers that are there already: `row(r)` gives a row's signed bytes; `scales` are `[out, blocks of 32]`.
+    pub(crate) fn from_q8<'a>(
+        pool: &Pool,
+        out_dim: usize,
+        in_dim: usize,
+        row: impl Fn(usize) -> &'a [u8] + Sync,
+        scales: &[f32],
+    ) -> Self {
+        let blocks = in_dim.div_ceil(BLOCK);
+        Self::pack(pool, out_dim, in_dim, layout::Q8, |r, put| {
+            for (b, codes) in row(r).chunks(BLOCK).enumerate() {
+                let mut q = [0; BLOCK];
+                for (q, c) in q.iter_mut().zip(codes) {
+                    // -128 has no counterpart; the kernels take no such weight.
+                    *q = (*c as i8).max(-127);
+                }
+                put(b, &eight_bits(scales[r * blocks + b], &q));
+            }
+        })
+    }
+
     /// Bytes kept.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len()
@@ -163,6 +204,15 @@ impl Packed {
             _ => plain::run(&job, sums),
         }
     }
+}
+
+/// A block of [`layout::Q8`].
+fn eight_bits(scale: f32, q: &[i8; BLOCK]) -> Record {
+    let mut record = Record { scale: Form::F32.bits(scale), ..Record::EMPTY };
+    for (code, q) in record.codes.iter_mut().zip(q.as_chunks::<4>().0) {
+        *code = u32::from_le_bytes(q.map(|q| q as u8));
+    }
+    record
 }
 
 /// Eight float scales as compact as they can be without loss.
