@@ -15,6 +15,7 @@ use tokenizers::normalizers::{NFC, Prepend};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper};
 
+use super::gguf_encoders;
 use super::plain::steers;
 use super::pretokenize::Kind;
 use super::special::Special;
@@ -40,8 +41,8 @@ mod kind {
 type Pairs = Vec<(String, String)>;
 
 /// What the metadata says of the vocabulary.
-struct Vocabulary<'a> {
-    tokens: &'a [String],
+pub(super) struct Vocabulary<'a> {
+    pub(super) tokens: &'a [String],
     types: Vec<i64>,
 }
 
@@ -116,7 +117,7 @@ impl<'a> Vocabulary<'a> {
 
 impl Tokenizer {
     /// The tokenizer in a GGUF file's metadata: byte-level BPE (`gpt2`, by its kind of splitting),
-    /// SentencePiece BPE by scores (`llama`) and its form with merges (`gemma4`).
+    /// SentencePiece BPE by scores (`llama`), its form with merges (`gemma4`) and unigrams (`t5`), WordPiece (`bert`).
     ///
     /// # Errors
     /// Missing or inconsistent lists, kinds that aren't known.
@@ -135,9 +136,11 @@ impl Tokenizer {
                 (sentence_piece(metadata, &vocabulary, merges)?, true)
             }
             "gemma4" => (sentence_piece(metadata, &vocabulary, listed_merges(metadata)?)?, true),
+            "bert" => (gguf_encoders::word_piece(metadata, &vocabulary)?, true),
+            "t5" => (gguf_encoders::unigram(metadata, &vocabulary)?, true),
             other => {
                 return Err(Error::unsupported(format!(
-                    "tokenizer.ggml.model is `{}`; read are gpt2, llama and gemma4",
+                    "tokenizer.ggml.model is `{}`; read are gpt2, llama, gemma4, bert and t5",
                     shown(other)
                 )));
             }
@@ -146,8 +149,11 @@ impl Tokenizer {
         inner
             .add_tokens(vocabulary.added())
             .map_err(|e| Error::malformed(format!("its added tokens are refused: {e}")))?;
-        let special = Special::from_gguf(metadata, vocabulary.tokens, &vocabulary.types, add_bos)?;
-        surround(&mut inner, &special, vocabulary.tokens)?;
+        let mut special = Special::from_gguf(metadata, vocabulary.tokens, &vocabulary.types, add_bos)?;
+        match model {
+            "bert" | "t5" => gguf_encoders::surround(&mut inner, metadata, &vocabulary, &mut special)?,
+            _ => surround(&mut inner, &special, vocabulary.tokens)?,
+        }
         Ok(Self::new(inner, special, vocabulary.tokens.len() as u32 - 1))
     }
 }
@@ -218,7 +224,7 @@ fn build(builder: tokenizers::models::bpe::BpeBuilder) -> Result<BPE> {
     guard(|| builder.build()).map_err(|e| Error::malformed(format!("its tokens and merges do not fit together: {e}")))
 }
 
-fn normalizer(inner: &mut tokenizers::Tokenizer, by: impl Into<NormalizerWrapper>) -> Result<()> {
+pub(super) fn normalizer(inner: &mut tokenizers::Tokenizer, by: impl Into<NormalizerWrapper>) -> Result<()> {
     inner
         .with_normalizer(Some(by))
         .map(drop)

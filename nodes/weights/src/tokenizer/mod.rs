@@ -1,6 +1,7 @@
 //! Text to token ids and back, behind a type of our own.
 
 mod gguf;
+mod gguf_encoders;
 mod limit;
 mod plain;
 mod pretokenize;
