@@ -109,6 +109,64 @@ proptest! {
     }
 }
 
+/// A configuration of this family whose matrices are whole blocks of every type, and that GGUF can carry.
+fn whole_blocks(family: &str, random: &mut Random) -> serde_json::Value {
+    let mut config = common::gguf::expressible(family, random);
+    for (key, size) in [
+        ("hidden_size", 256),
+        ("intermediate_size", 256),
+        ("moe_intermediate_size", 256),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 2),
+        ("head_dim", 64),
+        ("query_pre_attn_scalar", 64),
+        ("vocab_size", 70),
+    ] {
+        if !config[key].is_null() || key == "head_dim" {
+            config[key] = size.into();
+        }
+    }
+    config
+}
+
+fn mixture(model: &Decoder, random: &mut Random) {
+    let count = random.one(&[1, 3, 8]);
+    let sequences: Vec<Vec<u32>> =
+        (0..count).map(|_| (0..1 + random.below(12)).map(|_| random.below(model.vocab()) as u32).collect()).collect();
+    together(model, &sequences, random);
+}
+
+/// Every block type of GGUF, in a family drawn at random, on the fast path.
+#[test]
+fn gguf_blocks_of_every_type() {
+    for (i, kind) in oxiline_kernels::BlockType::all().enumerate() {
+        let mut random = Random(i as u64 + 77);
+        let family = FAMILIES[i % FAMILIES.len()];
+        let config = whole_blocks(family, &mut random);
+        let folder = tempfile::tempdir().unwrap();
+        let tensors = tiny::write(folder.path(), &config, Dtype::F32, &mut random);
+        let file = folder.path().join("tiny.gguf");
+        common::gguf::write(&file, &config, &tensors, kind);
+        let kv = random.one(&[None, Some(KvFormat::Int8)]);
+        mixture(&load(&file, LoadOptions { kv, ..LoadOptions::default() }), &mut random);
+    }
+}
+
+/// Every width and group of MLX.
+#[test]
+fn mlx_groups_of_every_width() {
+    let families: Vec<&str> = FAMILIES.into_iter().filter(|family| *family != "qwen3_moe").collect();
+    let widths = [2, 3, 4, 5, 6, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
+    for (i, (bits, group)) in widths.enumerate() {
+        let mut random = Random(i as u64 + 177);
+        let config = whole_blocks(families[i % families.len()], &mut random);
+        let folder = tempfile::tempdir().unwrap();
+        common::mlx::write(folder.path(), &config, bits, group, &mut random);
+        let kv = random.one(&[None, Some(KvFormat::Int8)]);
+        mixture(&load(folder.path(), LoadOptions { kv, ..LoadOptions::default() }), &mut random);
+    }
+}
+
 /// The same on wider layers, where all threads get work, and prompts of several passes.
 #[test]
 fn long_prompts_in_any_chunks() {

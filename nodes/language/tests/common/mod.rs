@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod gguf;
+pub mod mlx;
 pub mod reference;
 pub mod tiny;
 

@@ -93,7 +93,7 @@ pub fn config(family: &str, random: &mut Random) -> Value {
 }
 
 /// Names and shapes of the tensors a configuration asks for.
-fn shapes(c: &Value) -> Vec<(String, Vec<usize>)> {
+pub fn shapes(c: &Value) -> Vec<(String, Vec<usize>)> {
     let size = |key: &str| c[key].as_u64().unwrap_or_else(|| panic!("{key}")) as usize;
     let flag = |key: &str| c[key].as_bool().unwrap_or(false);
     let family = c["model_type"].as_str().unwrap();
