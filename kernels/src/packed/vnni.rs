@@ -447,9 +447,9 @@ pub(super) fn run(job: &Job<'_>, sums: &mut [f32]) -> usize {
     let pairs_per_slab = if layout.sub == 16 { 8 } else { 4 };
     let wide = layout.sub != 0;
     // What a kernel gets for records from `first` on of two groups, tokens from `t` on of slab `slab`.
-    let args = |group: usize, first: usize, count: usize, slab: usize, t: usize, out: [*mut f32; 2]| {
+    let args = |two: [usize; 2], first: usize, count: usize, slab: usize, t: usize, out: [*mut f32; 2]| {
         let at = slab * acts.tokens + job.tokens.start + t;
-        let record = [group, group + 1].map(|g| job.groups[g * job.group + first * stride..].as_ptr());
+        let record = two.map(|g| job.groups[g * job.group + first * stride..].as_ptr());
         let narrow = if wide { 0 } else { at * SLAB };
         Args {
             layout,
@@ -469,11 +469,14 @@ pub(super) fn run(job: &Job<'_>, sums: &mut [f32]) -> usize {
     };
     let both = groups / 2 * 2;
     if n <= DIRECT {
-        for (i, sums) in sums.chunks_exact_mut(2 * n * ROWS).enumerate() {
-            let (a, b) = sums.split_at_mut(n * ROWS);
+        // Two halves side by side, each of them read from end to end: what is read ahead is used.
+        let half = groups / 2;
+        let (a, b) = sums[..both * n * ROWS].split_at_mut(half * n * ROWS);
+        for (i, (a, b)) in a.chunks_exact_mut(n * ROWS).zip(b.chunks_exact_mut(n * ROWS)).enumerate() {
+            let two = [i, half + i];
             // SAFETY: all records of two groups, `n` tokens from the job's first on; the dispatch
             // has checked the machine.
-            unsafe { all.direct[n - 1](&args(2 * i, 0, records, 0, 0, [a.as_mut_ptr(), b.as_mut_ptr()])) };
+            unsafe { all.direct[n - 1](&args(two, 0, records, 0, 0, [a.as_mut_ptr(), b.as_mut_ptr()])) };
         }
         return both;
     }
@@ -500,7 +503,7 @@ pub(super) fn run(job: &Job<'_>, sums: &mut [f32]) -> usize {
                 while n - t >= most {
                     let at = t * ROWS..(t + most) * ROWS;
                     let out = [a[at.clone()].as_mut_ptr(), b[at].as_mut_ptr()];
-                    let mut args = args(2 * i, first, count, slab, t, out);
+                    let mut args = args([2 * i, 2 * i + 1], first, count, slab, t, out);
                     (args.codes, args.code_stride) = ([tile.0.as_ptr(); 2], layout.blocks * TILE);
                     // SAFETY: the records of a slab, `most` tokens of it.
                     unsafe { run(&args) };
