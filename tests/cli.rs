@@ -178,6 +178,8 @@ fn an_unwritable_place_is_said_before_the_work() {
     let dir = tempfile::tempdir().expect("folder");
     let wav = dir.path().join("clip.wav");
     write_wav(&wav, &clip("en_a"));
+    let said = sentence(&run(["transcribe", path(&wav), "--model", &model(), "-o", "talk.docx"]));
+    assert!(said.contains("talk.docx") && said.contains(".srt"), "{said}");
     let said = sentence(&run(["transcribe", path(&wav), "--model", &model(), "-o", "/no/such/folder/out.srt"]));
     assert!(said.contains("/no/such/folder"), "{said}");
 }

@@ -1,13 +1,12 @@
 //! `oxiline listen`: live captions of a microphone, or of a file at the speed of speech.
 
-use oxiline::graph::{Error, Result};
+use oxiline::graph::Result;
 use oxiline::graphs::{self, CAPTIONS_FILE_PACED, CAPTIONS_LIVE};
 use oxiline::media::Source;
-use oxiline::media::caption::Format;
 
 use super::args::{Common, Listen};
 use super::execute::Session;
-use super::transcribe::text as text_of;
+use super::transcribe::{format_of, text as text_of};
 use super::{Outcome, models, print, say};
 
 /// Runs the verb.
@@ -23,15 +22,7 @@ pub fn run(args: &Listen, common: &Common) -> Result<Outcome> {
     if let Some(language) = args.language.as_deref().filter(|language| *language != "auto") {
         oxiline::speech::whisper::language::code(language)?;
     }
-    let format = match &args.output {
-        None => None,
-        Some(path) => Some(Format::of_path(path).ok_or_else(|| {
-            Error::msg(format_args!(
-                "`{path}` does not say a format: end it in one of .{}",
-                Format::names().replace(", ", ", .")
-            ))
-        })?),
-    };
+    let format = args.output.as_deref().map(format_of).transpose()?;
     if let Some(file) = &args.file {
         Source::exists(file)?;
     }

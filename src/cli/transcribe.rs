@@ -83,6 +83,14 @@ struct Job {
     format: Format,
 }
 
+/// The format that a file's name says.
+pub fn format_of(path: &str) -> Result<Format> {
+    Format::of_path(path).ok_or_else(|| {
+        let endings: Vec<String> = Format::ALL.iter().map(|(_, format)| format!(".{}", format.extension())).collect();
+        Error::msg(format_args!("`{path}` does not say a format of captions: end it in {}", endings.join(", ")))
+    })
+}
+
 /// Decides where each input's captions go, before anything is loaded.
 fn jobs(args: &Transcribe) -> Result<Vec<Job>> {
     let asked = if args.json { Some(Format::Json) } else { args.format };
@@ -95,7 +103,12 @@ fn jobs(args: &Transcribe) -> Result<Vec<Job>> {
     if folder {
         std::fs::create_dir_all(out).map_err(|e| Error::msg(format_args!("cannot make the folder `{out}`: {e}")))?;
     }
-    let format = asked.or_else(|| if folder { None } else { Format::of_path(out) }).unwrap_or(Format::Text);
+    let format = match asked {
+        Some(format) => format,
+        // A name without an ending, a device or a folder says nothing; one with another ending meant something.
+        None if folder || Path::new(out).extension().is_none() => Format::Text,
+        None => format_of(out)?,
+    };
     let mut taken = HashSet::new();
     args.files
         .iter()
