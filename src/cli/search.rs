@@ -118,6 +118,9 @@ fn passages(
 
 /// `oxiline search`
 pub fn search(args: SearchArgs, common: &Common) -> Result<Outcome> {
+    if args.question.trim().is_empty() {
+        return Err(Error::msg("the question is empty: say what to look for"));
+    }
     let index = Index::open(&args.folder)?;
     let model = models::fetch(args.model.as_deref().unwrap_or(&index.about().model), common)?;
     let mut embedder = Embedder::load(&model.to_string_lossy())?;

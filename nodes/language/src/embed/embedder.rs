@@ -50,7 +50,7 @@ impl TextEmbedder {
     /// Files are missing, break their format, contradict one another or name what is not supported.
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path, Open::Mmap).map_err(Error::msg)?);
-        let (spec, names) = describe(&checkpoint)?;
+        let (spec, names) = describe(path, &checkpoint)?;
         let tokenizer = crate::llm::tokenizer(&checkpoint)?;
         fits(&tokenizer, spec.vocab, &checkpoint)?;
         let folder = checkpoint.folder();
@@ -63,9 +63,10 @@ impl TextEmbedder {
                     Some(2) => Mode::Cls,
                     Some(3) => Mode::Last,
                     other => bail!(
-                        "{}: metadata key `{arch}.pooling_type` is {other:?}; this is not an embedding model, or not one \
-                         that is supported",
-                        path.display()
+                        "{}: metadata key `{arch}.pooling_type` is {}, where 1 (mean), 2 (CLS) or 3 (last token) is \
+                         expected; is this an embedding model?",
+                        path.display(),
+                        other.map_or("missing".into(), |value| value.to_string())
                     ),
                 };
                 Modules::plain(mode, spec.hidden)

@@ -49,7 +49,7 @@ impl TextReranker {
     /// Files are missing, break their format, contradict one another or name what is not supported.
     pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path, Open::Mmap).map_err(Error::msg)?);
-        let (spec, names) = describe(&checkpoint)?;
+        let (spec, names) = describe(path, &checkpoint)?;
         let folder = checkpoint.folder();
         let config = Json::new(folder.join("config.json"), checkpoint.config("config.json").map_err(Error::msg)?)?;
         let tokenizer = crate::llm::tokenizer(&checkpoint)?;

@@ -1,5 +1,7 @@
 //! The families, each a short function: from a checkpoint's configuration to a [`Spec`].
 
+use std::path::Path;
+
 use oxiline_graph::{Result, bail};
 use oxiline_weights::Checkpoint;
 
@@ -20,15 +22,15 @@ const CONTEXT: std::ops::RangeInclusive<usize> = 8..=1 << 20;
 /// What a checkpoint is and where its tensors are.
 type Described = (Spec, Names);
 
-/// What the encoder of a checkpoint is, every value checked.
+/// What the encoder of the checkpoint that was opened from `path` is, every value checked.
 ///
 /// # Errors
 /// Keys are missing, contradict one another or are absurd, or the family is unknown.
-pub fn describe(checkpoint: &Checkpoint) -> Result<Described> {
+pub fn describe(path: &Path, checkpoint: &Checkpoint) -> Result<Described> {
     if let Some(meta) = checkpoint.gguf() {
         let arch = meta.str("general.architecture").unwrap_or_default();
         if matches!(arch, "bert" | "nomic-bert") {
-            return gguf(checkpoint, &Meta { file: checkpoint.folder().into(), arch: arch.into(), meta });
+            return gguf(checkpoint, &Meta { file: path.into(), arch: arch.into(), meta });
         }
         return from_decoder(checkpoint);
     }
