@@ -154,6 +154,21 @@ fn mistakes_are_told_in_one_sentence() {
 }
 
 #[test]
+fn a_tokenizer_that_makes_its_library_panic_is_one_sentence() {
+    let (folder, bert) = (tempfile::tempdir().expect("a folder"), model("bert_mean"));
+    for file in ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"] {
+        let to = folder.path().join(file);
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        std::fs::copy(std::path::Path::new(&bert).join(file), to).expect("copied");
+    }
+    let mut tokenizer = common::json(&std::path::Path::new(&bert).join("tokenizer.json"));
+    tokenizer["post_processor"]["special_tokens"] = serde_json::json!({});
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("written");
+    let said = sentence(&run(["embed", "--model", folder.path().to_str().expect("a path"), "-p", "x"]));
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
 fn files_are_indexed_once_and_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).to_str().expect("a path").to_string();

@@ -1,7 +1,10 @@
 //! The command line: a verb a file, each of them a thin client of the library.
 
+use std::any::Any;
 use std::fmt::Display;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -51,7 +54,9 @@ pub fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("OXILINE_LOG").unwrap_or_else(|_| LOG.into()))
         .init();
-    match dispatch(cli) {
+    quiet_libraries();
+    let done = catch_unwind(AssertUnwindSafe(|| dispatch(cli)));
+    match done.unwrap_or_else(|panic| Err(bug(&*panic))) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Stopped) => ExitCode::from(STOPPED),
         Ok(Outcome::Failed) => ExitCode::from(FAILED),
@@ -60,6 +65,26 @@ pub fn main() -> ExitCode {
             ExitCode::from(FAILED)
         }
     }
+}
+
+/// What nobody caught.
+fn bug(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    Error::msg(format_args!("this is a bug in oxiline or a library of its: {text}"))
+}
+
+/// A panic inside a library that reads hostile data (tokenizers, codecs) is caught and told as an error: its own
+/// line on the screen says no more. It is logged at `debug`. Panics of ours are shown as always.
+fn quiet_libraries() {
+    let show = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let registry = ["registry", "src"].iter().collect::<PathBuf>().display().to_string();
+        match panic.location() {
+            Some(at) if at.file().contains(&registry) => tracing::debug!("{panic}"),
+            _ => show(panic),
+        }
+    }));
 }
 
 fn dispatch(cli: Cli) -> Result<Outcome> {
