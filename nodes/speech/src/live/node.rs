@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::Figures;
 use super::policy::{Agreement, Policy};
-use crate::whisper::speech::loops;
+use crate::whisper::speech::{guessed, loops};
 
 const RATE: u64 = 16_000;
 /// A hole this long in the sound ends a segment.
@@ -135,12 +135,9 @@ fn time(start: Nanos, seconds: f64) -> Nanos {
     start + (seconds * 1e9).round() as Nanos
 }
 
-/// Text that nobody said, in so many seconds of sound: what the model itself takes for improbable where it half
-/// hears no speech, or more repetitions than a mouth can make. Music mostly, which voice activity can't always
-/// tell from a voice.
+/// Text that nobody said, in so many seconds of sound: a guess, or more repetitions than a mouth can make.
 fn doubtful(segment: &Segment, seconds: f64) -> bool {
-    let improbable = segment.avg_logprob < -1.0 && segment.no_speech_prob > 0.3;
-    improbable || segment.tokens.len() as f64 > LOOP_TOKENS * seconds && loops(&segment.tokens)
+    guessed(segment) || segment.tokens.len() as f64 > LOOP_TOKENS * seconds && loops(&segment.tokens)
 }
 
 /// Speech that goes on.

@@ -10,7 +10,7 @@ use super::align::{self, POSITION_S};
 use super::batch::Stretch;
 use super::decode::{Decoded, Lane, Manner, WindowDecoder};
 use super::segments::{self, FRAME_S, Slice};
-use super::speech::{Spans, loops};
+use super::speech::{Spans, guessed, loops};
 use super::tokens::{self, Codec};
 use super::words::{self, Timed};
 use super::{Config, Mel, fallback};
@@ -282,15 +282,16 @@ impl<S: Lane> Run<S> {
         Ok(segment)
     }
 
-    /// Is it text where nobody spoke? Only where speech is known and silence is to be skipped, only
-    /// away from all speech, and only where something else speaks against it too.
+    /// Is it text where nobody spoke? Only where speech is known and silence is to be skipped: away from all
+    /// speech where something else speaks against it too, and where voice activity hears a voice only if the
+    /// model does not at all (music).
     fn invented(&self, segment: &Segment, logprobs: &[f32], shared: &Shared) -> bool {
         let Some(spans) = &shared.guard else { return false };
         if segment.start >= shared.clip_s() {
             return true;
         }
         if spans.touches(segment.start, segment.end) {
-            return false;
+            return guessed(segment);
         }
         let options = &shared.options;
         let text: Vec<u32> = segment.tokens.iter().copied().filter(|&t| t < shared.config.ids.end_of_text).collect();

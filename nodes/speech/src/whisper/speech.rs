@@ -1,5 +1,7 @@
 //! Where there is speech, and what to do with text where there is none.
 
+use oxiline_graph::protocol::speech::Segment;
+
 use super::segments::FRAME_S;
 
 /// How far text may lie from speech and still belong to it, and the least speech worth decoding, seconds.
@@ -77,9 +79,29 @@ pub fn loops(tokens: &[u32]) -> bool {
     })
 }
 
+/// Mean log-probability of a token below which a text is a guess: less than 3 in 10.
+const IMPROBABLE: f32 = -1.25;
+/// Probability of no speech from which a guess is no text.
+const HALF_SILENT: f32 = 0.3;
+
+/// Text that the model itself takes for improbable, in sound in which it half hears no speech: music, mostly, which
+/// voice activity can't always tell from a voice.
+pub fn guessed(segment: &Segment) -> bool {
+    segment.avg_logprob < IMPROBABLE && segment.no_speech_prob > HALF_SILENT
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guess_is_improbable_where_nobody_may_speak() {
+        let of = |avg_logprob, no_speech_prob| guessed(&Segment { avg_logprob, no_speech_prob, ..Segment::default() });
+        // A saxophone, by whisper-base and by whisper-tiny.en.
+        assert!(of(-1.55, 0.48) && of(-2.72, 0.36));
+        // Mumbled speech; a certain text after a pause; weights that say nothing.
+        assert!(!of(-1.4, 0.02) && !of(-0.3, 0.7) && !of(-10.0, 2e-5));
+    }
 
     #[test]
     fn spans_are_tidied() {
