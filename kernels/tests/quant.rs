@@ -271,9 +271,10 @@ proptest! {
             for (input, back) in input.chunks(32).zip(back.chunks(32)) {
                 let most = input.iter().fold(0.0f32, |m, v| m.max(v.abs()));
                 let (low, high) = input.iter().fold((f32::MAX, f32::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
-                // Half a step (a whole one where the far end is clipped), and the rounding of
-                // f16 scales to 11 bits, or to 2^-25 where they are subnormal, times the code.
-                let bound = |step: f32, codes: f32| step + most * 2f32.powi(-10) + codes * 2f32.powi(-24);
+                // Half a step (a whole one where the far end is clipped), and the rounding of f16 scales to 11
+                // bits (times the code, which reaches twice `most`) and minima, or to 2^-25 where they are
+                // subnormal.
+                let bound = |step: f32, codes: f32| step + most * 3.0 * 2f32.powi(-11) + codes * 2f32.powi(-24);
                 let bound = match kind {
                     BlockType::F32 => 0.0,
                     BlockType::F16 => most * 2f32.powi(-11) + 2f32.powi(-25),
