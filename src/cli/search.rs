@@ -1,11 +1,12 @@
 //! `oxiline index` and `oxiline search`: passages of files, found by word and by meaning.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use oxiline::graph::{Error, Result};
 use oxiline::index::{About, Index, Passage, Passages, Place};
-use oxiline::{EmbedOptions, Embedder, Reranker, TranscribeOptions, Transcriber};
+use oxiline::{CancelHandle, EmbedOptions, Embedder, Reranker, TranscribeOptions, Transcriber};
 use serde_json::json;
 
 use super::args::{Common, IndexArgs, SearchArgs};
@@ -29,8 +30,12 @@ pub fn index(args: IndexArgs, common: &Common) -> Result<Outcome> {
     let options = prompt(&embedder, &["document", "passage"]);
     let index = Index::create(&args.folder, &About::new(&args.model, embedder.about().dim))?;
     let known = index.files()?;
-    let cancel = embedder.cancel_handle();
-    let _guard = interrupt::on_interrupt(move |_| cancel.cancel());
+    // Ctrl-C stops what runs: an embedding, or a transcription once there is something to transcribe.
+    let running = Arc::new(Mutex::new(vec![embedder.cancel_handle()]));
+    let handles = Arc::clone(&running);
+    let _guard = interrupt::on_interrupt(move |_| {
+        handles.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(CancelHandle::cancel);
+    });
     let mut transcriber = None;
     let (mut failed, mut new, mut same) = (0, 0, 0);
     for file in &args.files {
@@ -40,7 +45,7 @@ pub fn index(args: IndexArgs, common: &Common) -> Result<Outcome> {
             if known.get(&name) == Some(&stamp) {
                 return Ok(None);
             }
-            let passages = passages(file, &args, common, &mut transcriber)?;
+            let passages = passages(file, &args, common, &mut transcriber, &running)?;
             let texts: Vec<&str> = passages.iter().map(|p| p.text.as_str()).collect();
             let vectors: Vec<Vec<f32>> = embedder.embed(&texts, &options)?.into_iter().map(|one| one.dense).collect();
             index.put(&name, &stamp, &passages, &vectors)?;
@@ -87,6 +92,7 @@ fn passages(
     args: &IndexArgs,
     common: &Common,
     transcriber: &mut Option<Transcriber>,
+    running: &Mutex<Vec<CancelHandle>>,
 ) -> Result<Vec<Passage>> {
     let failed = |e: &dyn std::fmt::Display| Error::msg(format_args!("it cannot be read: {e}"));
     let meta = file.metadata().map_err(|e| failed(&e))?;
@@ -102,7 +108,11 @@ fn passages(
     }
     let loaded = match transcriber.take() {
         Some(loaded) => loaded,
-        None => Transcriber::load(&models::fetch(&args.transcriber, common)?.to_string_lossy())?,
+        None => {
+            let loaded = Transcriber::load(&models::fetch(&args.transcriber, common)?.to_string_lossy())?;
+            running.lock().unwrap_or_else(PoisonError::into_inner).push(loaded.cancel_handle());
+            loaded
+        }
     };
     let loaded = transcriber.insert(loaded);
     let options = TranscribeOptions { timestamps: true, ..TranscribeOptions::default() };

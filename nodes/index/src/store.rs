@@ -105,14 +105,15 @@ impl Index {
             }
             return Ok(index);
         }
-        if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        let part = folder.join(format!("{ABOUT}.part"));
+        let foreign = |entry: std::io::Result<std::fs::DirEntry>| entry.map_or(true, |entry| entry.path() != part);
+        if folder.read_dir().is_ok_and(|mut entries| entries.any(foreign)) {
             bail!("{}: this folder is not empty and holds no index; name another", folder.display());
         }
         let failed = |e: &dyn std::fmt::Display| Error::msg(format_args!("cannot make {}: {e}", folder.display()));
-        std::fs::create_dir_all(folder.join("text")).map_err(|e| failed(&e))?;
-        tantivy::Index::create_in_dir(folder.join("text"), schema().0).map_err(|e| failed(&e))?;
-        // Last: a folder with this file is an index.
-        let part = folder.join(format!("{ABOUT}.part"));
+        std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+        // A folder with this file is an index, whose passages `open` makes room for: so a program killed at any
+        // point here leaves an index, or a folder that one can be made in.
         let text = serde_json::to_string_pretty(about).map_err(|e| failed(&e))?;
         std::fs::write(&part, text)
             .and_then(|()| std::fs::rename(&part, folder.join(ABOUT)))
@@ -137,8 +138,17 @@ impl Index {
         if about.version != 1 || about.dim == 0 {
             return Err(broken(&format_args!("it is of version {} with {} dimensions", about.version, about.dim)));
         }
-        let inner = tantivy::Index::open_in_dir(folder.join("text")).map_err(|e| broken(&e))?;
         let (wanted, fields) = schema();
+        let text = folder.join("text");
+        let inner = match text.join("meta.json").is_file() {
+            true => tantivy::Index::open_in_dir(text).map_err(|e| broken(&e))?,
+            // Nothing was ever written.
+            false => std::fs::create_dir_all(&text)
+                .map_err(tantivy::TantivyError::from)
+                .and_then(|()| tantivy::directory::MmapDirectory::open(&text).map_err(Into::into))
+                .and_then(|directory| tantivy::Index::open_or_create(directory, wanted.clone()))
+                .map_err(|e| broken(&e))?,
+        };
         if inner.schema() != wanted {
             return Err(broken(&"its fields are others"));
         }
@@ -336,6 +346,21 @@ mod tests {
         drop(writer);
         let files = Index::open(folder.path()).expect("opens").files().expect("files");
         assert_eq!(files.into_iter().collect::<Vec<_>>(), [("a".into(), "1".into())]);
+    }
+
+    #[test]
+    fn a_kill_while_it_is_made_leaves_an_index_or_a_place_for_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let about = About::new("tiny", 1);
+        std::fs::write(folder.path().join(format!("{ABOUT}.part")), "{").expect("written");
+        drop(Index::create(folder.path(), &about).expect("an index"));
+        std::fs::remove_dir_all(folder.path().join("text")).expect("removed");
+        assert!(Index::open(folder.path()).expect("opens").files().expect("files").is_empty());
+        // Some of the files of the empty index are there, but not the one that names them.
+        std::fs::remove_file(folder.path().join("text/meta.json")).expect("removed");
+        let index = Index::create(folder.path(), &about).expect("the index");
+        index.put("a", "1", &[passage(1, "whole")], &[vec![1.0]]).expect("written");
+        assert_eq!(Index::open(folder.path()).expect("opens").files().expect("files").len(), 1);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use oxiline_graph::protocol::speech::{
     Segment, Task, Transcribe, TranscribeOptions, TranscribeReply, TranscribeRequest, Word,
 };
 use oxiline_graph::{
-    Gap, Header, Incoming, Input, Io, Mark, ModelRef, Nanos, Node, Output, PortType, Result, Session, Setup, Span,
-    Timed, bail,
+    Gap, GapReason, Header, Incoming, Input, Io, Mark, ModelRef, Nanos, Node, Output, PortType, Result, Session, Setup,
+    Span, Timed, bail,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -246,7 +246,7 @@ impl Run<'_> {
 
     fn gap(&mut self, gap: &Gap) -> Result<()> {
         // Short holes are filled when sound comes again.
-        if gap.to - gap.from > HOLE || gap.reason == oxiline_graph::GapReason::NoSpeech { self.close() } else { Ok(()) }
+        if gap.to - gap.from > HOLE || gap.reason == GapReason::NoSpeech { self.close() } else { Ok(()) }
     }
 
     /// A pass over the open speech, and what it changes.
